@@ -65,6 +65,8 @@ class Died(Exception):
 class Graves(MemoryStore):
     """A MemoryStore in which, as in HBase and Cassandra, a delete hides later puts with a time up to its own."""
 
+    stamped_cells: StampedCells | None = None
+
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         super().__init__(clock_ms)
         self.capabilities = replace(self.capabilities, hides_for_days=True)

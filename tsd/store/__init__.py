@@ -69,6 +69,7 @@ __all__ = [
     "Folded",
     "JoinCells",
     "OnWrite",
+    "OptionalParts",
     "PackedRows",
     "Page",
     "Put",
@@ -95,7 +96,76 @@ __all__ = [
 ]
 
 
-class Store(Protocol):
+class OptionalParts(Protocol):
+    """The parts that an engine may lack: None. A store of any kind subclasses this, and overrides those that it has."""
+
+    @property
+    def cell_reader(self) -> CellReader | None:
+        """Fast scan, if the engine has one. `cell_pages` uses it."""
+        return None
+
+    @property
+    def cell_gets(self) -> CellGets | None:
+        """Fast reads by row key, if the engine has them. `cells_of_keys` uses them."""
+        return None
+
+    @property
+    def change_feed(self) -> ChangeFeed | None:
+        """Write notifications, if the engine has them."""
+        return None
+
+    @property
+    def cell_signatures(self) -> CellSignatures | None:
+        """Signatures of stored cells, if the engine has them."""
+        return None
+
+    @property
+    def range_deletes(self) -> RangeDeletes | None:
+        """Deletes of ranges, if the engine has cheap ones."""
+        return None
+
+    @property
+    def snapshots(self) -> Snapshots | None:
+        """Snapshots in a folder, if the engine keeps its files on this machine."""
+        return None
+
+    @property
+    def column_blocks(self) -> ColumnBlocks | None:
+        """Blocks of cells by column, if the engine has them."""
+        return None
+
+    @property
+    def versioned_cells(self) -> VersionedCells | None:
+        """Tables whose cells keep versions; None if the engine does not keep them."""
+        return None
+
+    @property
+    def wide_rows(self) -> WideRows | None:
+        """Calls for wide rows, if the engine has them."""
+        return None
+
+    @property
+    def atomic_rewrites(self) -> AtomicRewrites | None:
+        """Atomic changes of rows, if the engine has them."""
+        return None
+
+    @property
+    def stamped_cells(self) -> StampedCells | None:
+        """Calls on cells with timestamps of their own, if they save the engine requests."""
+        return None
+
+    @property
+    def derived_values(self) -> DerivedValues | None:
+        """Values derived from rows, if the engine keeps them up to date."""
+        return None
+
+    @property
+    def cql(self) -> "Connector | None":
+        """Statements on Cassandra, for layouts with tables of another shape; None on other engines."""
+        return None
+
+
+class Store(OptionalParts, Protocol):
     """A store of cells.
 
     Every call except `increment` may safely be repeated. A `put` writes the cells of one row atomically; there is no
@@ -107,71 +177,6 @@ class Store(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """Facts about this engine. They do not change while the store is open."""
-        ...
-
-    @property
-    def cell_reader(self) -> CellReader | None:
-        """Fast scan, if the engine has one. `cell_pages` uses it."""
-        ...
-
-    @property
-    def cell_gets(self) -> CellGets | None:
-        """Fast reads by row key, if the engine has them. `cells_of_keys` uses them."""
-        ...
-
-    @property
-    def change_feed(self) -> ChangeFeed | None:
-        """Write notifications, if the engine has them."""
-        ...
-
-    @property
-    def cell_signatures(self) -> CellSignatures | None:
-        """Signatures of stored cells, if the engine has them."""
-        ...
-
-    @property
-    def range_deletes(self) -> RangeDeletes | None:
-        """Deletes of ranges, if the engine has cheap ones."""
-        ...
-
-    @property
-    def snapshots(self) -> Snapshots | None:
-        """Snapshots in a folder, if the engine keeps its files on this machine."""
-        ...
-
-    @property
-    def column_blocks(self) -> ColumnBlocks | None:
-        """Blocks of cells by column, if the engine has them."""
-        ...
-
-    @property
-    def versioned_cells(self) -> VersionedCells | None:
-        """Tables whose cells keep versions; None if the engine does not keep them."""
-        ...
-
-    @property
-    def wide_rows(self) -> WideRows | None:
-        """Calls for wide rows, if the engine has them."""
-        ...
-
-    @property
-    def atomic_rewrites(self) -> AtomicRewrites | None:
-        """Atomic changes of rows, if the engine has them."""
-        ...
-
-    @property
-    def stamped_cells(self) -> StampedCells | None:
-        """Calls on cells with timestamps of their own, if they save the engine requests."""
-        ...
-
-    @property
-    def derived_values(self) -> DerivedValues | None:
-        """Values derived from rows, if the engine keeps them up to date."""
-        ...
-
-    @property
-    def cql(self) -> "Connector | None":
-        """Statements on Cassandra, for layouts with tables of another shape; None on other engines."""
         ...
 
     @property

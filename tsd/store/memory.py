@@ -14,20 +14,13 @@ from tsd.store import (
     AtomicRewrites,
     Capabilities,
     Cell,
-    CellGets,
-    CellReader,
-    CellSignatures,
-    ColumnBlocks,
-    DerivedValues,
     JoinCells,
     OnWrite,
+    OptionalParts,
     Page,
     Put,
-    RangeDeletes,
     Rewrite,
     Row,
-    Snapshots,
-    StampedCells,
     Table,
 )
 from tsd.store.memory_versions import MemoryVersions
@@ -37,30 +30,26 @@ from tsd.store.timing import Latency
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
 
 
-class MemoryStore:
+class MemoryStore(OptionalParts):
     """Store on sorted dictionaries. Every call starts with a checkpoint and is atomic after it."""
 
     capabilities = Capabilities(ascending_timestamps=True, shared=False, filters_rows=False, parallel_scans=1)
-    cell_reader: CellReader | None = None
-    cell_gets: CellGets | None = None
-    cell_signatures: CellSignatures | None = None
-    range_deletes: RangeDeletes | None = None
-    snapshots: Snapshots | None = None
-    column_blocks: ColumnBlocks | None = None
-    derived_values: DerivedValues | None = None
-    stamped_cells: StampedCells | None = None
-    cql: None = None
     latencies: Mapping[str, Latency] = MappingProxyType({})
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         """`clock_ms` is the wall clock in Unix milliseconds. Timestamps never fall, and each put gets a higher one than
         all calls before."""
         self._clock_ms = clock_ms
-        self.versioned_cells = MemoryVersions()
+        self._versions = MemoryVersions()
         self._last_ms = 0
         self._tables: dict[str, _Table] = {}
         self._count: Counter[str] = Counter()
         self._subscribers: dict[str, OnWrite] = {}
+
+    @property
+    def versioned_cells(self) -> MemoryVersions:
+        """See Store."""
+        return self._versions
 
     @property
     def change_feed(self) -> "MemoryStore":

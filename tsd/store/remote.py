@@ -18,21 +18,13 @@ from tsd.errors import StoreDown
 from tsd.store import (
     Capabilities,
     Cell,
-    CellGets,
-    CellReader,
-    CellSignatures,
-    ChangeFeed,
-    ColumnBlocks,
-    DerivedValues,
     JoinCells,
+    OptionalParts,
     Page,
     Put,
-    RangeDeletes,
     Rewrite,
     Row,
-    StampedCells,
     Table,
-    VersionedCells,
 )
 from tsd.store.remote_versions import PUT_CELLS, RemoteVersions
 from tsd.store.timing import Latency
@@ -103,25 +95,20 @@ class ControlClient:
             await self._stream.aclose()
 
 
-class RemoteStore:
+class RemoteStore(OptionalParts):
     """The embedded store of a running daemon, which no other process can open."""
 
     capabilities = Capabilities(ascending_timestamps=True, shared=True, filters_rows=False, parallel_scans=1)
-    cell_reader: CellReader | None = None
-    cell_gets: CellGets | None = None
-    change_feed: ChangeFeed | None = None
-    cell_signatures: CellSignatures | None = None
-    range_deletes: RangeDeletes | None = None  # the daemon deletes ranges itself
-    cql: None = None
     latencies: Mapping[str, Latency] = MappingProxyType({})
 
     def __init__(self, client: ControlClient) -> None:
         self.client = client
-        self.versioned_cells: VersionedCells | None = RemoteVersions(client)
+        self._versions = RemoteVersions(client)
 
-    column_blocks: ColumnBlocks | None = None  # the daemon folds
-    stamped_cells: StampedCells | None = None
-    derived_values: DerivedValues | None = None
+    @property
+    def versioned_cells(self) -> RemoteVersions:
+        """See Store."""
+        return self._versions
 
     @property
     def snapshots(self) -> "RemoteStore":

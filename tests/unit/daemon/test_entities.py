@@ -114,6 +114,6 @@ def test_an_invalid_period_is_refused(period: str) -> None:
 def test_an_engine_without_versions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config, _ = read_config(Given("test", key, value) for key, value in SETTINGS.items())
     store = MemoryStore(now_ms)
-    monkeypatch.setattr(store, "versioned_cells", None)
+    monkeypatch.setattr(MemoryStore, "versioned_cells", None)
     with pytest.raises(BadConfig, match="embedded"):
         build_configured_tables(config, store, now_ms)

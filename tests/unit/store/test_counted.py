@@ -124,7 +124,10 @@ class WithGets(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__(lambda: NOW_MS)
-        self.cell_gets = self
+
+    @property
+    def cell_gets(self) -> "WithGets":
+        return self
 
     async def get_cells(self, table: str, rows: Sequence[bytes]) -> CellPage:
         found = await self.get(table, rows)

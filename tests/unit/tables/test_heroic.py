@@ -257,10 +257,15 @@ class WholeFamilies:
             await self._store.delete(table, {row: [cell.column for cell in cells]}, up_to_ms=None)
 
 
+class LikeHbase(MemoryStore):
+    @property
+    def stamped_cells(self) -> StampedCells:
+        return cast(StampedCells, WholeFamilies(self))
+
+
 async def test_deletes_leave_other_points_of_a_row_on_hbase() -> None:
     """A row has the points of seven weeks, and HBase can only delete all of them at once."""
-    store = MemoryStore(lambda: NOW_MS)
-    store.stamped_cells = cast(StampedCells, WholeFamilies(store))
+    store = LikeHbase(lambda: NOW_MS)
     await store.create_tables(heroic_tables("metrics", "listed"))
     heroic = Heroic(store)
     await heroic.put(*[(ODD, PERIOD + at, float(at)) for at in range(5)])

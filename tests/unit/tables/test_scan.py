@@ -25,9 +25,12 @@ class PagedStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__(lambda: 1)
-        self.cell_reader = self
         self.reading = self.most = 0  # calls now, and at once
         self.failing: bytes | None = None  # pages that start later
+
+    @property
+    def cell_reader(self) -> "PagedStore":
+        return self
 
     async def read_cells(
         self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, cursor: Cursor

@@ -17,23 +17,14 @@ from tsd.codec.opentsdb.rowkey import LONGEST_BIGTABLE_KEY
 from tsd.errors import InvalidCell, StoreBusy, StoreDown, StoreError
 from tsd.lazy import LazyModule
 from tsd.store import (
-    AtomicRewrites,
     Capabilities,
     Cell,
-    CellGets,
     CellPage,
-    CellSignatures,
-    ChangeFeed,
-    ColumnBlocks,
     Cursor,
-    DerivedValues,
+    OptionalParts,
     Page,
     Put,
-    RangeDeletes,
-    Snapshots,
-    StampedCells,
     Table,
-    VersionedCells,
     cells_of_rows,
 )
 from tsd.store.bigtable import messages
@@ -73,22 +64,11 @@ CONCURRENT_CREATES = 100  # a connection carries as many at once
 DELETE_ROWS = 1000  # of one request
 
 
-class BigtableStore:
+class BigtableStore(OptionalParts):
     """Store on Bigtable. The service need not answer yet: the first call connects.
 
     A delete removes versions and leaves no marker: a later put with an older timestamp shows.
     """
-
-    change_feed: ChangeFeed | None = None
-    cell_signatures: CellSignatures | None = None
-    range_deletes: RangeDeletes | None = None
-    atomic_rewrites: AtomicRewrites | None = None
-    stamped_cells: StampedCells | None = None
-    derived_values: DerivedValues | None = None
-    cell_gets: CellGets | None = None
-    snapshots: Snapshots | None = None
-    column_blocks: ColumnBlocks | None = None
-    cql: None = None
 
     def __init__(self, contact: Contact, clock_ms: Callable[[], int], *, expected: Sequence[Table] = ()) -> None:
         """`clock_ms` is the wall clock in Unix milliseconds. `tables` checks the families of `expected` tables, and
@@ -111,12 +91,17 @@ class BigtableStore:
         self._last_ms = 0
         self._rate_limit = RateLimit()
         self._expected = expected
-        self.versioned_cells: VersionedCells | None = BigtableVersions(self)
+        self._versions = BigtableVersions(self)
 
     @property
     def cell_reader(self) -> "BigtableStore":
         """See Store."""
         return self
+
+    @property
+    def versioned_cells(self) -> BigtableVersions:
+        """See Store."""
+        return self._versions
 
     # ---- Tables
 

@@ -18,24 +18,13 @@ import trio
 from tsd.codec.opentsdb.rowkey import LONGEST_HBASE_KEY
 from tsd.errors import NoTable, StoreDown, StoreError
 from tsd.store import (
-    AtomicRewrites,
     Capabilities,
     Cell,
-    CellGets,
-    CellReader,
-    CellSignatures,
-    ChangeFeed,
-    ColumnBlocks,
-    DerivedValues,
+    OptionalParts,
     Page,
     Put,
-    RangeDeletes,
     Row,
-    Snapshots,
-    StampedCells,
     Table,
-    VersionedCells,
-    WideRows,
 )
 from tsd.store.cassandra import schema
 from tsd.store.cassandra.cells import (
@@ -87,21 +76,11 @@ NEXT_MS_S = 0.0011  # until the clock shows a later millisecond
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.1, 2.0, 5  # while Cassandra is overloaded: 3 to 5 s in all
 
 
-class CassandraStore:
+class CassandraStore(OptionalParts):
     """Store on Cassandra. The cluster need not be up yet: the first call connects.
 
     A delete leaves a marker, which hides later puts with timestamps up to its own until Cassandra drops it.
     """
-
-    change_feed: ChangeFeed | None = None
-    cell_signatures: CellSignatures | None = None
-    range_deletes: RangeDeletes | None = None
-    snapshots: Snapshots | None = None
-    column_blocks: ColumnBlocks | None = None
-    versioned_cells: VersionedCells | None = None
-    atomic_rewrites: AtomicRewrites | None = None
-    derived_values: DerivedValues | None = None
-    cell_gets: CellGets | None = None
 
     def __init__(
         self,
@@ -130,7 +109,7 @@ class CassandraStore:
         )
         self.latencies = new_latencies()
         self._keyspace = keyspace
-        self._connector = self.cql = Connector(lambda: connect(contact), in_flight=IN_FLIGHT)
+        self._connector = Connector(lambda: connect(contact), in_flight=IN_FLIGHT)
         self._directory = Directory(keyspace, self._connector)
         self._clock = WriteClock(clock_ms)
         self._elapsed_ms = elapsed_ms
@@ -143,15 +122,35 @@ class CassandraStore:
         self._row_cells: dict[str, int] = {}  # cells of a row in the last page of a table
         self._count: Counter[str] = Counter()
         self._conditional = ConditionalWrites(self._connector, self._ask, self._clock, self._count)
-        self.stamped_cells: StampedCells | None = CassandraStamped(
+        self._stamped = CassandraStamped(
             self._checked_statements, self._clock_check.checked_ms, self._directory, self._ask_raw, self._batch
         )
-        self.cell_reader: CellReader | None = CassandraScans(
+        self._scans = CassandraScans(
             lambda table: self._checked_statements(table, ()), self._directory, self._ask_raw, self.latencies
         )
-        self.wide_rows: WideRows | None = CassandraWideRows(
+        self._wide_rows = CassandraWideRows(
             lambda table: self._checked_statements(table, ()), self._directory, self._ask_raw, self.put, self.latencies
         )
+
+    @property
+    def cql(self) -> Connector:
+        """See Store."""
+        return self._connector
+
+    @property
+    def stamped_cells(self) -> CassandraStamped:
+        """See Store."""
+        return self._stamped
+
+    @property
+    def cell_reader(self) -> CassandraScans:
+        """See Store."""
+        return self._scans
+
+    @property
+    def wide_rows(self) -> CassandraWideRows:
+        """See Store."""
+        return self._wide_rows
 
     # ---- Tables
 

@@ -14,21 +14,14 @@ import trio
 
 from tsd.errors import StoreDown, StoreError
 from tsd.store import (
-    AtomicRewrites,
     Capabilities,
     Cell,
     CellPage,
-    ChangeFeed,
-    ColumnBlocks,
     Cursor,
-    DerivedValues,
+    OptionalParts,
     Page,
     Put,
-    RangeDeletes,
-    Snapshots,
-    StampedCells,
     Table,
-    VersionedCells,
 )
 from tsd.store.cells import HAS_CELL_LOOP, joined_pages
 from tsd.store.hbase.calls import GatewayCalls
@@ -55,19 +48,12 @@ UNUSED_ROW = b"\0"  # of no data; in the UID table it has no column without a qu
 NEXT_MS_S = 0.002  # wait until the region server's clock shows a later millisecond
 
 
-class HBaseStore:
+class HBaseStore(OptionalParts):
     """Store on HBase. HBase need not be up yet: calls open connections as they need them.
 
     A delete in HBase leaves a marker, which hides later puts with timestamps up to its own until a major compaction
     removes both.
     """
-
-    change_feed: ChangeFeed | None = None
-    range_deletes: RangeDeletes | None = None
-    snapshots: Snapshots | None = None
-    column_blocks: ColumnBlocks | None = None
-    atomic_rewrites: AtomicRewrites | None = None
-    derived_values: DerivedValues | None = None
 
     def __init__(
         self,
@@ -87,13 +73,13 @@ class HBaseStore:
         self._count: Counter[str] = Counter()
         open_connection = partial(Connection, timeout_s=timeout_s, transport=transport, protocol=protocol)
         self._calls = GatewayCalls(open_connection, gateways, connections, self._count, once=NOT_IDEMPOTENT)
-        self.stamped_cells: StampedCells | None = HBaseStamped(self, self._calls)
-        self.versioned_cells: VersionedCells | None = None
+        self._stamped = HBaseStamped(self, self._calls)
+        self._versions: HBaseVersions | None = None
         self._version_calls: GatewayCalls[VersionsConnection] | None = None
         if versions_gateways:
             open_second = partial(VersionsConnection, timeout_s=timeout_s, transport=transport, protocol=protocol)
             self._version_calls = GatewayCalls(open_second, versions_gateways, connections, self._count)
-            self.versioned_cells = HBaseVersions(self._version_calls, self.create_tables)
+            self._versions = HBaseVersions(self._version_calls, self.create_tables)
         self.capabilities = Capabilities(
             ascending_timestamps=False,
             shared=True,
@@ -107,7 +93,15 @@ class HBaseStore:
         self._unanswered: set[str] = set()  # tables whose last put got no answer
         self._next_ms_at = 0.0  # a put from this time on gets later timestamps than all before
 
-    cql: None = None
+    @property
+    def stamped_cells(self) -> HBaseStamped:
+        """See Store."""
+        return self._stamped
+
+    @property
+    def versioned_cells(self) -> HBaseVersions | None:
+        """See Store."""
+        return self._versions
 
     @property
     def cell_reader(self) -> "HBaseStore":

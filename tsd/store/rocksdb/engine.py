@@ -22,14 +22,12 @@ from tsd.errors import StoreBusy
 from tsd.store import (
     Capabilities,
     Cell,
-    CellGets,
     CellPage,
-    CellSignatures,
     Cursor,
     OnWrite,
+    OptionalParts,
     Page,
     Put,
-    StampedCells,
     Table,
     WatchedRange,
 )
@@ -60,16 +58,13 @@ PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.01, 0.5, 12  # while RocksDB is stalled: 2 to 4 s in all
 
 
-class EmbeddedStore:
+class EmbeddedStore(OptionalParts):
     """Store on RocksDB, for one event loop. Open it with `open`.
 
     After an I/O error the next write reopens the database, see `ReopenedDatabase`.
     """
 
     capabilities = Capabilities(ascending_timestamps=True, shared=False, filters_rows=False, parallel_scans=1)
-    cell_signatures: CellSignatures | None = None
-    stamped_cells: StampedCells | None = None
-    cql: None = None
 
     def __init__(
         self, reopen: Callable[[], Database], on_loss: Callable[[str], None], load: IngestLoad, cache: RowCache
@@ -180,8 +175,6 @@ class EmbeddedStore:
         await self._enter_writing("snapshot")
         async with self._syncing:
             await trio.to_thread.run_sync(self._database.snapshot, folder)
-
-    cell_gets: CellGets | None = None  # `column_blocks` reads rows by key
 
     @property
     def column_blocks(self) -> EmbeddedBlocks:
