@@ -26,10 +26,11 @@ from tsd.store import (
     Row,
     Table,
 )
-from tsd.store.remote_versions import PUT_CELLS, RemoteVersions
 from tsd.store.timing import Latency
+from tsd.store.versions import ALL, END_MS, CellwiseColumns, VersionPut, Wanted
 
 RECEIVE_BYTES = 256 << 10
+PUT_CELLS = 5000  # per request
 REWRITES = 100  # per request
 
 
@@ -95,6 +96,47 @@ class ControlClient:
             await self._stream.aclose()
 
 
+class RemoteVersions(CellwiseColumns):
+    """VersionedCells of the embedded store of a running daemon."""
+
+    def __init__(self, client: ControlClient) -> None:
+        self._client = client
+
+    async def create_tables(self, tables: Sequence[Table]) -> list[str]:
+        """See VersionedCells."""
+        return list(await self._client.call("versions_create_tables", tables=_listed_tables(tables)))
+
+    async def families(self, table: str) -> dict[bytes, int]:
+        """See VersionedCells."""
+        return dict(await self._client.call("versions_families", table=table))
+
+    async def put(self, table: str, cells: Sequence[VersionPut]) -> None:
+        """See VersionedCells."""
+        for at in range(0, len(cells), PUT_CELLS):
+            await self._client.call("versions_put", table=table, puts=cells[at : at + PUT_CELLS])
+
+    async def get(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> dict[bytes, list[Cell]]:
+        """See VersionedCells."""
+        return _rows(
+            await self._client.call("versions_get", table=table, rows=list(rows), wanted=_listed_wanted(wanted))
+        )
+
+    async def page(self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL) -> Page:
+        """See VersionedCells."""
+        return _page(
+            await self._client.call(
+                "versions_page", table=table, start=start, stop=stop, limit=limit, wanted=_listed_wanted(wanted)
+            )
+        )
+
+    async def delete(
+        self, table: str, row: bytes, columns: Collection[bytes], *, since_ms: int = 0, until_ms: int = END_MS
+    ) -> None:
+        """See VersionedCells."""
+        span = {"since_ms": since_ms, "until_ms": until_ms}
+        await self._client.call("versions_delete", table=table, row=row, columns=list(columns), **span)
+
+
 class RemoteStore(OptionalParts):
     """The embedded store of a running daemon, which no other process can open."""
 
@@ -121,8 +163,7 @@ class RemoteStore(OptionalParts):
 
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:
         """See Store."""
-        wanted = [[table.name, [list(family) for family in table.families]] for table in tables]
-        return list(await self.client.call("create_tables", tables=wanted, compression=compression))
+        return list(await self.client.call("create_tables", tables=_listed_tables(tables), compression=compression))
 
     async def tables(self) -> list[str]:
         """See Store."""
@@ -132,8 +173,7 @@ class RemoteStore(OptionalParts):
         self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
     ) -> dict[bytes, list[Cell]]:
         """See Store."""
-        answer = await self.client.call("get", table=table, rows=list(rows), columns=_listed(columns))
-        return {row: [Cell(*cell) for cell in cells] for row, cells in answer}
+        return _rows(await self.client.call("get", table=table, rows=list(rows), columns=_listed(columns)))
 
     @property
     def atomic_rewrites(self) -> "RemoteStore":
@@ -172,8 +212,7 @@ class RemoteStore(OptionalParts):
         self, table: str, rows: Collection[bytes], first: bytes, last: bytes
     ) -> dict[bytes, list[Cell]]:
         """See WideRows."""
-        answer = await self.client.call("get_between", table=table, rows=list(rows), first=first, last=last)
-        return {row: [Cell(*cell) for cell in cells] for row, cells in answer}
+        return _rows(await self.client.call("get_between", table=table, rows=list(rows), first=first, last=last))
 
     async def row_keys(self, table: str, start: bytes, stop: bytes | None, *, limit: int) -> list[bytes]:
         """See WideRows."""
@@ -208,10 +247,9 @@ class RemoteStore(OptionalParts):
         columns: Collection[bytes] | None = None,
     ) -> Page:
         """See Store."""
-        rows, next_start = await self.client.call(
-            "page", table=table, start=start, stop=stop, limit=limit, columns=_listed(columns)
+        return _page(
+            await self.client.call("page", table=table, start=start, stop=stop, limit=limit, columns=_listed(columns))
         )
-        return Page([Row(key, [Cell(*cell) for cell in cells]) for key, cells in rows], next_start)
 
     async def create(self, table: str, cells: Sequence[Put]) -> list[bool]:
         """See Store."""
@@ -244,3 +282,20 @@ class RemoteStore(OptionalParts):
 
 def _listed(columns: Collection[bytes] | None) -> list[bytes] | None:
     return None if columns is None else list(columns)
+
+
+def _listed_tables(tables: Sequence[Table]) -> list[object]:
+    return [[table.name, [list(family) for family in table.families]] for table in tables]
+
+
+def _listed_wanted(wanted: Wanted) -> list[object]:
+    return [wanted.since_ms, wanted.until_ms, wanted.versions, _listed(wanted.columns)]
+
+
+def _rows(answer: Any) -> dict[bytes, list[Cell]]:
+    return {row: [Cell(*cell) for cell in cells] for row, cells in answer}
+
+
+def _page(answer: Any) -> Page:
+    rows, next_start = answer
+    return Page([Row(key, [Cell(*cell) for cell in cells]) for key, cells in rows], next_start)
