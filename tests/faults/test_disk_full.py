@@ -19,7 +19,7 @@ from tests.faults.verification import check_contents, embedded_contents, hbase_c
 from tests.peers.hbase import RunningHbase
 from tsd.cli.torture.process import limit_file_size
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
-from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW
+from tsd.ingest.accepted import JOURNAL_FULL, JOURNAL_SLOW
 
 AWAY = "store.unavailable"
 BACK = "store.available"

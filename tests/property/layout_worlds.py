@@ -21,7 +21,6 @@ from tsd.daemon.settings import read_config
 from tsd.daemon.wiring import create_tables
 from tsd.errors import BadQuery
 from tsd.ingest.intake import absorb_whole
-from tsd.ingest.series import SeriesTable
 from tsd.ingest.unstored_points import UnstoredPoints
 from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.model import Query
@@ -163,9 +162,8 @@ class LayoutWorld:
     def __init__(self, form: LayoutForm, config: Config, store: Any, now_ms: Callable[[], int]) -> None:
         self.form, self.config, self.store = form, config, store
         self.tables = build_configured_tables(config, store, now_ms)
-        self.ingest = build_ingest(
-            config, SeriesTable(), self.tables, IngestLoad(), now_ms, hold_s=math.inf if form.holds_hours else 0
-        )
+        hold_s = math.inf if form.holds_hours else 0
+        self.ingest = build_ingest(config, self.tables, IngestLoad(), now_ms, hold_s=hold_s)
         self.tables.include_open_points(self.open_points())
         self.engine = QueryEngine(
             self.tables.reader,

@@ -17,7 +17,8 @@ from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.putline import NameRules
 from tsd.config.settings import Mode
-from tsd.ingest.intake import Backpressure, Intake, Ledger
+from tsd.ingest.accepted import AcceptedLines, Backpressure, Ledger
+from tsd.ingest.intake import Intake
 from tsd.ingest.journal.disk import Disk
 from tsd.ingest.journal.journal import Journal, JournalSettings
 from tsd.ingest.limits import NewNameLimit
@@ -31,6 +32,7 @@ from tsd.ingest.writer import Writer
 from tsd.server.peer import local_peer
 from tsd.server.replies import ReplyBudget, SlowConsumer
 from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetPort, TelnetSession, TelnetStats
+from tsd.store.scheduling import IngestLoad
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.opentsdb.compaction.scheduler import CompactionRate, CompactionScheduler
@@ -117,13 +119,11 @@ class SimulatedDaemon:
             on_cells=self.compactor.record if self.compactor else None,
         )
         summaries = Summaries(resolver, points.summaries, now_ms)
+        accepted = AcceptedLines(self.open_window, self.journal, self.ledger, self.backpressure)
         self.writer = parts.writer(
-            self.open_window,
+            accepted,
             WindowReader(self.open_window, resolver, self.journal, summaries, folder / "refused"),
-            self.journal,
             points,
-            self.ledger,
-            self.backpressure,
             WindowSettings(
                 plan.flush_interval_s,
                 plan.memory_limit,
@@ -133,16 +133,14 @@ class SimulatedDaemon:
             ),
             now_s=lambda: now_ms() // 1000 - (plan.writer_lag_s if plan.hold_intervals else 0),
         )
-        self.unstored = UnstoredPoints(self.writer, self.open_window.table)
+        self.unstored = UnstoredPoints(self.writer)
         self.intake = Intake(
-            self.open_window,
+            accepted,
             resolver,
-            self.journal,
-            self.ledger,
-            self.backpressure,
             self.writer.regulate,
             summaries=summaries,
             name_limit=NewNameLimit(self.open_window.table, max_unresolved=plan.max_unresolved),
+            load=IngestLoad(),
         )
         self.telnet_stats = TelnetStats()
         self._replies = ReplyBudget(16 << 20)

@@ -12,7 +12,7 @@ from tests.simulation.disk import SimulatedDisk
 from tests.simulation.store import FaultyStore
 from tsd.codec.points import Columns
 from tsd.errors import StoreError
-from tsd.ingest.intake import Backpressure
+from tsd.ingest.accepted import Backpressure
 from tsd.ingest.journal.journal import Journal, Segment
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.writer import Writer

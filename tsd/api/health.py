@@ -13,7 +13,7 @@ from tsd.api.messages import answer, check_method
 from tsd.config.health import CHECKS, OK
 from tsd.config.settings import Mode
 from tsd.errors import CorruptRow, NoTable, Refused, StoreError
-from tsd.ingest.intake import Backpressure
+from tsd.ingest.accepted import Backpressure
 from tsd.ingest.journal.journal import Journal
 from tsd.server.http.messages import Endpoint, Request, Response
 

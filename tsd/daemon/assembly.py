@@ -18,7 +18,6 @@ from tsd.daemon.layouts import BuildTables, TableCallbacks, build_configured_tab
 from tsd.daemon.parts import CoreParts, DaemonControl, QueryParts
 from tsd.daemon.settings import Clock, now_ms
 from tsd.daemon.systemd import watchdog_s
-from tsd.ingest.series import SeriesTable
 from tsd.query.registry import QueryRegistry
 from tsd.store import Store
 from tsd.store.counted import CountedStore
@@ -59,13 +58,12 @@ def build_daemon(
 
     key_load = KeyLoad(split_key, now_ms)
     store = CountedStore(store, key_load)
-    known = SeriesTable()
     callbacks = TableCallbacks(lambda: ingest.writer.is_behind, drop_caches)
     tables = build_tables(config, store, now_ms, callbacks)
     if not config.rollups_build and config.mode is not Mode.READ_ONLY:
         reset_progress(state_folder(config) / ROLLUPS_FILE)
     hold_s = held_s(config, tables, shared=store.capabilities.shared)
-    ingest = build_ingest(config, known, tables, load, now_ms, hold_s=hold_s)
+    ingest = build_ingest(config, tables, load, now_ms, hold_s=hold_s)
     engine = build_engine(config, tables.reader, ingest.writer.write_metric, load, now_ms, open_points=ingest.unstored)
     query = QueryParts(engine, QueryRegistry(now_ms, duplicates=config.query_duplicates))
     tables.include_open_points(ingest.unstored)

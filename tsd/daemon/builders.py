@@ -27,10 +27,11 @@ from tsd.daemon.settings import Clock
 from tsd.daemon.wiring import configured_histograms, configured_rollups
 from tsd.errors import BadConfig, TsdError
 from tsd.ingest import series
+from tsd.ingest.accepted import AcceptedLines, Backpressure, Ledger
 from tsd.ingest.canary import METRIC as CANARY_METRIC
 from tsd.ingest.canary import Canary
 from tsd.ingest.dialect import UTF_8, Translation, kairosdb
-from tsd.ingest.intake import Backpressure, Intake, Ledger
+from tsd.ingest.intake import Intake
 from tsd.ingest.journal.folder import adopted, identity
 from tsd.ingest.journal.journal import Journal, JournalSettings
 from tsd.ingest.limits import NewNameLimit
@@ -96,12 +97,9 @@ def held_s(config: Config, tables: Tables, *, shared: bool) -> float:
     return interval_s if interval_s > HELD_INTERVAL_S and tables.entities is None else 0
 
 
-def build_ingest(
-    config: Config, known: SeriesTable, tables: Tables, load: IngestLoad, now_ms: Clock, *, hold_s: float
-) -> IngestParts:
-    """Build ingest. `known` holds the active series. `hold_s`: how long points of open hours are held, see `held_s`."""
+def build_ingest(config: Config, tables: Tables, load: IngestLoad, now_ms: Clock, *, hold_s: float) -> IngestParts:
+    """Build ingest. `hold_s`: how long points of open hours are held, see `held_s`."""
     folder = state_folder(config)
-    ledger, backpressure = Ledger(), Backpressure()
     journal = Journal(
         journal_folder(config),
         JournalSettings(
@@ -110,7 +108,8 @@ def build_ingest(
         owner=identity(folder),
         adopted=adopted(journal_folder(config)),
     )
-    open_window = OpenWindow(known, name_rules(config))
+    open_window = OpenWindow(SeriesTable(), name_rules(config))
+    accepted = AcceptedLines(open_window, journal, Ledger(), Backpressure())
     interval_s, hold_intervals = _write_intervals(config, hold_s)
     summaries = Summaries(tables.resolver, tables.writer.summaries, now_ms, has_texts=tables.has_texts)
     settings = WindowSettings(
@@ -122,16 +121,8 @@ def build_ingest(
         # Newest values of entities are those of sealed windows.
         small_intervals=1 if tables.entities else SMALL_INTERVALS,
     )
-    writer = Writer(
-        open_window,
-        WindowReader(open_window, tables.resolver, journal, summaries, folder / "refused"),
-        journal,
-        tables.writer,
-        ledger,
-        backpressure,
-        settings,
-        now_s=lambda: now_ms() // 1000,
-    )
+    reader = WindowReader(open_window, tables.resolver, journal, summaries, folder / "refused")
+    writer = Writer(accepted, reader, tables.writer, settings, now_s=lambda: now_ms() // 1000)
     rejected = RejectedLog(
         folder / "rejected",
         folder / "refused",
@@ -139,22 +130,21 @@ def build_ingest(
         per_second=REJECTED_PER_S,
         now_ms=now_ms,
     )
-    new_names = NewNameLimit(known, max_unresolved=config.memory_limit // UNRESOLVED_SHARE // UNRESOLVED_BYTES)
+    new_names = NewNameLimit(
+        open_window.table, max_unresolved=config.memory_limit // UNRESOLVED_SHARE // UNRESOLVED_BYTES
+    )
     limit_new_names(new_names, config)
     intake = Intake(
-        open_window,
+        accepted,
         tables.resolver,
-        journal,
-        ledger,
-        backpressure,
         writer.regulate,
         summaries=summaries,
         name_limit=new_names,
         load=load,
         on_refused=rejected.add,
     )
-    unstored = UnstoredPoints(writer, known, tables.text_of)
-    return IngestParts(ledger, backpressure, journal, open_window, writer, unstored, intake, rejected, new_names)
+    unstored = UnstoredPoints(writer, tables.text_of)
+    return IngestParts(*accepted, writer, unstored, intake, rejected, new_names)
 
 
 def _write_intervals(config: Config, hold_s: float) -> tuple[float, float]:

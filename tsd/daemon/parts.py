@@ -7,7 +7,8 @@ from typing import NamedTuple
 from tsd.api.hot import HotKeys
 from tsd.config.settings import Config
 from tsd.daemon.settings import Clock
-from tsd.ingest.intake import Backpressure, Intake, Ledger
+from tsd.ingest.accepted import Backpressure, Ledger
+from tsd.ingest.intake import Intake
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.limits import NewNameLimit
 from tsd.ingest.open_window import OpenWindow
@@ -26,10 +27,10 @@ from tsd.tables.catalog import Stat
 class IngestParts:
     """Parts that accept lines and write points."""
 
+    open_window: OpenWindow
+    journal: Journal
     ledger: Ledger
     backpressure: Backpressure
-    journal: Journal
-    open_window: OpenWindow
     writer: Writer
     unstored: UnstoredPoints
     intake: Intake

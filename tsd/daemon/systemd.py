@@ -23,8 +23,8 @@ from typing import NamedTuple
 import trio
 
 from tsd.daemon.diagnostics import log_tasks
+from tsd.ingest.accepted import Backpressure
 from tsd.ingest.canary import Canary, Stage
-from tsd.ingest.intake import Backpressure
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.writer import Writer
 from tsd.lazy import LazyLogger

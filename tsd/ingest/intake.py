@@ -5,14 +5,13 @@ imports use the first part, `absorb_whole`.
 """
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import trio
 
 from tsd.errors import BadLine, CorruptRow, StoreError, bare
-from tsd.ingest.journal.journal import Journal
+from tsd.ingest.accepted import AcceptedLines
 from tsd.ingest.limits import NewNameLimit, Origin, OriginAdmission, RefusedLine
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.put_lines import SLOW_LINES, Absorbed, Reject, is_put, leading_others
@@ -25,27 +24,6 @@ from tsd.tables.writing import SeriesResolver, SeriesText
 log = LazyLogger(__name__)
 
 MOST_ROUNDS = 8  # in which series of a block are inserted: as many as have room in each
-
-
-class Ledger:
-    """Counts of lines since the start: each received line is stored, refused or waits in a window.
-
-    The intake counts received and refused lines, the writer stored ones, and windows waiting ones. The counts are
-    independent, so `balance` is a real check. Lines found in the journal at the start count as received.
-    """
-
-    def __init__(self) -> None:
-        self.received = 0
-        self.stored = 0
-        self.refused: Counter[str] = Counter()  # by reason
-
-    def refuse(self, reason: str, lines: int = 1) -> None:
-        """Count lines that will not be stored."""
-        self.refused[reason] += lines
-
-    def balance(self, waiting: int) -> int:
-        """Return the number of missing lines, given the number that waits in windows. Anything but 0 is a bug."""
-        return self.received - self.stored - sum(self.refused.values()) - waiting
 
 
 class Taken(NamedTuple):
@@ -63,63 +41,6 @@ Explain = Callable[[BadLine, bytes], BadLine]
 def unchanged(error: BadLine, _line: bytes) -> BadLine:
     """Return the error of a refused line."""
     return error
-
-
-JOURNAL_FULL = "the journal is full (tsd.journal.max_bytes)"
-JOURNAL_SLOW = "the journal cannot be written fast enough"
-
-
-class Backpressure:
-    """Stops the acceptance of lines while there is any reason. Each component that cannot keep up adds its own."""
-
-    def __init__(self) -> None:
-        self._reasons: set[str] = set()
-        self._opened = trio.Event()
-        self._opened.set()
-        self._held = trio.Event()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether lines may be accepted."""
-        return not self._reasons
-
-    @property
-    def reasons(self) -> frozenset[str]:
-        """Reasons why no lines are accepted now; empty if they are."""
-        return frozenset(self._reasons)
-
-    def hold(self, reason: str) -> None:
-        """Add a reason."""
-        if not self._reasons:
-            self._opened = trio.Event()
-            self._held.set()
-            log.warning("ingest.backpressure_started", reason=reason)
-        self._reasons.add(reason)
-
-    def release(self, reason: str) -> None:
-        """Remove a reason."""
-        if reason in self._reasons:
-            self._reasons.remove(reason)
-            if not self._reasons:
-                self._opened.set()
-                self._held = trio.Event()
-                log.info("ingest.backpressure_ended")
-
-    def set(self, reason: str, is_held: bool) -> None:
-        """Add or remove a reason."""
-        if is_held:
-            self.hold(reason)
-        else:
-            self.release(reason)
-
-    async def wait_held(self) -> None:
-        """Return when no lines may be accepted."""
-        await self._held.wait()
-
-    async def wait_open(self) -> None:
-        """Return when lines may be accepted."""
-        while self._reasons:
-            await self._opened.wait()
 
 
 async def absorb(
@@ -242,31 +163,25 @@ class Intake:
 
     def __init__(
         self,
-        open_window: OpenWindow,
+        accepted: AcceptedLines,
         resolver: SeriesResolver,
-        journal: Journal,
-        ledger: Ledger,
-        backpressure: Backpressure,
         on_taken: Callable[[], None],
         *,
         summaries: Summaries,
-        name_limit: NewNameLimit | None = None,
-        load: IngestLoad | None = None,
+        name_limit: NewNameLimit,
+        load: IngestLoad,
         on_refused: Callable[[Origin, Sequence[RefusedLine]], None] = lambda *_: None,
     ) -> None:
         """`on_taken` is called after each block. `on_refused` gets the refused lines of each origin that does not
         collect them itself."""
-        self._open_window = open_window
+        self._open_window, self._journal, self._ledger, self.backpressure = accepted
         self._resolver = resolver
-        self._journal = journal
-        self._ledger = ledger
-        self.backpressure = backpressure
         self._on_taken = on_taken
         self._summaries = summaries
-        self._name_limit = name_limit or NewNameLimit(open_window.table)
+        self._name_limit = name_limit
         self._on_refused = on_refused
         self._draining = trio.Lock()
-        self._load = load or IngestLoad()
+        self._load = load
 
     async def take(self, block: bytes, origin: Origin | None = None, explain: Explain = unchanged) -> Taken:
         """Accept and journal the put lines at the start of `block` (whole lines). If many of them need the slow path,

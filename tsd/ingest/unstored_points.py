@@ -13,7 +13,6 @@ from tsd.errors import BadLine, StoreDown
 from tsd.ingest.found_points import MOST_TOGETHER, FoundPoints
 from tsd.ingest.metric_points import few_points_of_metric, points_of_metric
 from tsd.ingest.open_hours import are_few, choose_series, indexed, points_of_series
-from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import Writer
 from tsd.tables.open_points import ChooseSeries, MayPass, OpenPoints
 from tsd.tables.reading import ScanRange
@@ -25,12 +24,10 @@ SERIES_AT_ONCE = 500  # without keys, that are tested without a checkpoint: some
 class UnstoredPoints:
     """The points of a writer that are not stored: an `OpenPointSource` and an `OpenSeriesSource`."""
 
-    def __init__(
-        self, writer: Writer, table: SeriesTable, text_of: Callable[[SeriesText], SeriesText] = lambda text: text
-    ) -> None:
-        """`table` numbers the writer's series. `text_of`: see Tables."""
+    def __init__(self, writer: Writer, text_of: Callable[[SeriesText], SeriesText] = lambda text: text) -> None:
+        """`text_of`: see Tables."""
         self._writer = writer
-        self._table = table
+        self._table = writer.table
         self._text_of = text_of
         self._found = FoundPoints()
 

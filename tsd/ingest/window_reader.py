@@ -52,13 +52,14 @@ class WindowReader:
         refused_folder: Path,
         uptime_s: Callable[[], int] = monotonic_s,
     ) -> None:
-        """`uptime_s` is the clock of the table's series, which never goes back."""
+        """`uptime_s` is the clock of the table's series and of the writer. It never goes back: it separates series that
+        may be evicted from those that waiting windows hold."""
         self._open_window = open_window
         self._resolver = resolver
         self._journal = journal
         self._summaries = summaries
         self._refused_folder = refused_folder
-        self._uptime_s = uptime_s
+        self.uptime_s = uptime_s
 
     async def read(self, window: Window) -> Contents:
         """Return a window's points, whose series all have keys, and the lines that are refused now."""
@@ -102,7 +103,7 @@ class WindowReader:
         for pending in window.segments:
             refused += await self._read_segment(pending.segment, open_window)
         columns = open_window.take()
-        open_window.table.mark_seen(columns.series, self._uptime_s())
+        open_window.table.mark_seen(columns.series, self.uptime_s())
         return Contents(columns, open_window.take_summaries(), refused)
 
     async def _read_segment(self, segment: Segment, open_window: OpenWindow) -> list[RefusedLine]:

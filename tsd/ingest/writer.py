@@ -20,8 +20,8 @@ import trio
 
 from tsd.codec.points import POINT_BYTES, Columns
 from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreError, bare, lacks_space
-from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, Ledger
-from tsd.ingest.journal.journal import Journal, Segment
+from tsd.ingest.accepted import JOURNAL_FULL, JOURNAL_SLOW, AcceptedLines
+from tsd.ingest.journal.journal import Segment
 from tsd.ingest.open_hours import (
     OpenHour,
     OpenHours,
@@ -29,9 +29,9 @@ from tsd.ingest.open_hours import (
     points_between,
     split,
 )
-from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.packed_points import PackedPoints, slices
-from tsd.ingest.window_reader import FolderFails, WindowReader, as_store_error, monotonic_s
+from tsd.ingest.series import SeriesTable
+from tsd.ingest.window_reader import FolderFails, WindowReader, as_store_error
 from tsd.ingest.windows import (
     HourWindow,
     IntervalWindow,
@@ -64,29 +64,21 @@ class Writer:
 
     def __init__(
         self,
-        open_window: OpenWindow,
+        accepted: AcceptedLines,
         reader: WindowReader,
-        journal: Journal,
         points: PointWriter,
-        ledger: Ledger,
-        backpressure: Backpressure,
         settings: WindowSettings,
         *,
         now_s: Callable[[], int],
-        uptime_s: Callable[[], int] = monotonic_s,
     ) -> None:
-        """`reader` reads windows of the open window and the journal. `now_s` is the wall clock. `uptime_s` never goes
-        back: it separates series that may be evicted from those that waiting windows hold."""
-        self._open_window = open_window
+        """`reader` reads windows of the accepted lines. `now_s` is the wall clock."""
+        self._open_window, self._journal, self._ledger, self._backpressure = accepted
         self._reader = reader
-        self._journal = journal
         self._points = points
-        self._ledger = ledger
-        self._backpressure = backpressure
         self._settings = settings
         self._max_points = settings.max_points
         self._now_s = now_s
-        self._uptime_s = uptime_s
+        self._uptime_s = reader.uptime_s
         self._windows: deque[Window] = deque()
         self._left: list[Window] = []  # in the journal, as they could not be read or stored at the end
         self.memory = WindowMemory()  # of sealed windows
@@ -111,6 +103,11 @@ class Writer:
         self._pauses = StorePauses(lambda: points.cells)
         self.trouble: str | None = None  # error of the last write, None if it succeeded
         self.retries = 0
+
+    @property
+    def table(self) -> SeriesTable:
+        """The series of its points."""
+        return self._open_window.table
 
     @property
     def cells(self) -> int:

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from tsd.ingest.intake import Backpressure
+from tsd.ingest.accepted import Backpressure
 from tsd.server.packet_batches import HAS_LOOP, BatchedConnection, BatchedSlot, Packet, PacketBatches, is_batchable
 from tsd.server.polled_connections import PolledConnections
 

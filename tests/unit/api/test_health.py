@@ -13,7 +13,7 @@ from tests.unit.server.web_parts import Served, get, serving
 from tsd.api.health import Health, StoreProbe, routes
 from tsd.config.settings import Mode
 from tsd.errors import NoTable, StoreDown, StoreError
-from tsd.ingest.intake import Backpressure
+from tsd.ingest.accepted import Backpressure
 from tsd.ingest.journal.journal import Journal, JournalSettings
 
 ALL_OK = {"write": "ok", "read": "ok", "store": "ok"}

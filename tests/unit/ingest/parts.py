@@ -18,7 +18,8 @@ from tsd.codec.opentsdb.row import data_cells, points, problems
 from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.codec.putline import NameRules
-from tsd.ingest.intake import Backpressure, Intake, Ledger, Taken
+from tsd.ingest.accepted import AcceptedLines, Backpressure, Ledger
+from tsd.ingest.intake import Intake, Taken
 from tsd.ingest.journal.journal import Journal, JournalSettings
 from tsd.ingest.limits import NewNameLimit
 from tsd.ingest.open_window import OpenWindow
@@ -91,13 +92,11 @@ class Parts:
         reader = WindowReader(
             self.open_window, self.resolver, self.journal, self.summaries, folder / "refused", lambda: self.uptime_s
         )
+        accepted = AcceptedLines(self.open_window, self.journal, self.ledger, self.backpressure)
         self.writer = Writer(
-            self.open_window,
+            accepted,
             reader,
-            self.journal,
             self.points,
-            self.ledger,
-            self.backpressure,
             WindowSettings(
                 interval_s=interval_s,
                 memory_limit=memory_limit,
@@ -108,21 +107,17 @@ class Parts:
                 retry_s=(0.001, 0.002),
             ),
             now_s=lambda: self.now_s,
-            uptime_s=lambda: self.uptime_s,
         )
-        self.unstored = UnstoredPoints(self.writer, self.open_window.table)
+        self.unstored = UnstoredPoints(self.writer)
         name_limit = NewNameLimit(self.open_window.table, max_unresolved=max_unresolved)
         name_limit.set_limits(max_series=max_series, names_per_minute=0)
         self.intake = Intake(
-            self.open_window,
+            accepted,
             self.resolver,
-            self.journal,
-            self.ledger,
-            self.backpressure,
             self.writer.regulate,
             summaries=self.summaries,
             name_limit=name_limit,
-            load=load,
+            load=load or IngestLoad(),
         )
 
     async def take(self, *lines: bytes) -> Taken:

@@ -8,8 +8,8 @@ import trio
 from tests.flaky_store import Fault
 from tests.unit.ingest.parts import Parts, going, make_store
 from tsd.codec.names import Kind
+from tsd.ingest.accepted import JOURNAL_FULL
 from tsd.ingest.canary import Canary, Stage
-from tsd.ingest.intake import JOURNAL_FULL
 from tsd.tables.opentsdb.series_rows import SeriesRows
 
 NOW_S = 1356998400 + 125

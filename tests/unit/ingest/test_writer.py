@@ -11,7 +11,7 @@ from tests import layouts
 from tests.flaky_store import Fault
 from tests.unit.ingest.parts import BASE, SERIES, Parts, going, line, make_store
 from tsd.codec.points import POINT_BYTES
-from tsd.ingest.intake import JOURNAL_FULL
+from tsd.ingest.accepted import JOURNAL_FULL
 from tsd.tables.writing import SeriesText
 
 pytestmark = layouts.on_all

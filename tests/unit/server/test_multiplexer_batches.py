@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.peers.needs import need_compiled_loops
-from tsd.ingest.intake import Backpressure
+from tsd.ingest.accepted import Backpressure
 from tsd.ingest.lines import LineBuffer
 from tsd.server.clients import Client, Quotas
 from tsd.server.multiplexer import (
