@@ -20,7 +20,7 @@ from tsd.errors import PointsWait
 from tsd.ingest.writer import Writer
 from tsd.lazy import LazyModule
 from tsd.server.http.bodies import MemoryBudget
-from tsd.server.http.connection import HttpConnection, RequestLimits
+from tsd.server.http.connection import HttpConnection, HttpPort, RequestLimits
 from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.server.http.router import Router
 from tsd.server.http.security import Authorizer, Cors, EndpointSwitches
@@ -248,9 +248,12 @@ class HttpServer:
             endpoint_permissions(config.health_for, config.metrics_for, may_delete=config.allow_delete),
             EndpointSwitches(config.mode, config.enable_api, config.enable_ui),
         )
-        self._router = Router(self.endpoints, self._authorizer, shows_traces=config.show_stack_trace)
-        self._limits = RequestLimits(config.max_chunk, config.http_timeout_s, config.enable_chunked, config.hsts_s)
-        self._bodies = MemoryBudget(config.http_memory)
+        self._port = HttpPort(
+            Router(self.endpoints, self._authorizer, shows_traces=config.show_stack_trace),
+            RequestLimits(config.max_chunk, config.http_timeout_s, config.enable_chunked, config.hsts_s),
+            MemoryBudget(config.http_memory),
+            self.request_stats,
+        )
 
     def limit_hosts(self, config: Config, *, is_local: bool) -> None:
         """Allow only requests whose Host header is in `tsd.http.hosts`. `is_local`: only this machine can connect."""
@@ -267,8 +270,7 @@ class HttpServer:
         self, stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]], peer: Peer
     ) -> None:
         """Serve one connection until it ends."""
-        session = HttpConnection(stream, self._router, self._limits, self._bodies, self.request_stats, peer)
-        await session.run(first, receive)
+        await HttpConnection(self._port, stream, peer).run(first, receive)
 
     def statistics(self) -> HttpStatistics:
         """Return the current statistics."""
@@ -280,6 +282,6 @@ class HttpServer:
             queries=dict(request_stats.queries),
             latencies=request_stats.latencies,
             graph_latencies=request_stats.graph_latencies,
-            body_bytes=self._bodies.used,
-            failures=self._router.failures,
+            body_bytes=self._port.budget.used,
+            failures=self._port.router.failures,
         )

@@ -23,7 +23,7 @@ from tsd.daemon.systemd import extend_timeout
 from tsd.errors import Refused, lacks_space
 from tsd.lazy import LazyLogger
 from tsd.server.http.bodies import TOO_LARGE, MemoryBudget
-from tsd.server.http.connection import HttpConnection, RequestLimits
+from tsd.server.http.connection import HttpConnection, HttpPort, RequestLimits
 from tsd.server.http.messages import Request, Response, Target
 from tsd.server.http.router import Router
 from tsd.server.http.security import Authorizer, Cors
@@ -115,11 +115,11 @@ async def _answer_requests(
 ) -> None:
     """Serve copies of the listening sockets until cancelled: a server closes its own."""
     access, cors = build_access(config, now_ms), Cors(config.cors_domains, config.cors_headers)
-    router, budget, stats = _Refuser(reason, cors), MemoryBudget(REQUEST_BYTES), RequestStats()
     limits = RequestLimits(config.max_chunk, config.http_timeout_s, config.enable_chunked, config.hsts_s)
+    port = HttpPort(_Refuser(reason, cors), limits, MemoryBudget(REQUEST_BYTES), RequestStats())
 
     async def http(stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]], peer: Peer) -> None:
-        await HttpConnection(stream, router, limits, budget, stats, peer).run(first, receive)
+        await HttpConnection(port, stream, peer).run(first, receive)
 
     async def telnet(*_: object) -> None:
         await trio.sleep_forever()

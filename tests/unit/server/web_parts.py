@@ -13,7 +13,7 @@ from tsd.auth.roles import endpoint_permissions
 from tsd.config.settings import AccessSettings
 from tsd.server.clients import Clients
 from tsd.server.http.bodies import MemoryBudget
-from tsd.server.http.connection import HttpConnection, RequestLimits
+from tsd.server.http.connection import HttpConnection, HttpPort, RequestLimits
 from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.server.http.router import Router
 from tsd.server.http.security import Authorizer, Cors
@@ -72,10 +72,10 @@ async def serving(
     """Serve `routes` until the block ends; with an authenticator only to permitted senders, except /health."""
     stats, memory, cors = RequestStats(), budget or MemoryBudget(8 << 20), Cors(cors_domains, "X-A")
     permissions = endpoint_permissions("all", "read", may_delete=False)
-    router = Router(routes, Authorizer(cors, authenticator, permissions))
+    port = HttpPort(Router(routes, Authorizer(cors, authenticator, permissions)), limits, memory, stats)
 
     async def http(stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
-        await HttpConnection(stream, router, limits, memory, stats, peer).run(first, receive)
+        await HttpConnection(port, stream, peer).run(first, receive)
 
     listener_limits = ListenerLimits(0, 0, partial_input_bytes=partial_input_bytes)
     access = AccessControl(Clients(), authenticator or Authenticator(AccessSettings(), lambda: 0))

@@ -80,6 +80,15 @@ class RequestLimits(NamedTuple):
     hsts_s: int = 0  # max-age of HSTS; 0: no such header
 
 
+class HttpPort(NamedTuple):
+    """What all HTTP connections of a port share."""
+
+    router: Router
+    limits: RequestLimits
+    budget: MemoryBudget  # for the bodies of all requests
+    stats: RequestStats
+
+
 class _ConnectionEnded(Exception):
     """The client has disconnected or does not speak HTTP: no response can be sent."""
 
@@ -91,20 +100,9 @@ class _ChunkedDisabled(Exception):
 class HttpConnection:
     """One connection, from its first byte to its end."""
 
-    def __init__(
-        self,
-        stream: trio.abc.Stream,
-        router: Router,
-        limits: RequestLimits,
-        budget: MemoryBudget,
-        stats: RequestStats,
-        peer: Peer,
-    ) -> None:
+    def __init__(self, port: HttpPort, stream: trio.abc.Stream, peer: Peer) -> None:
+        self._router, self._limits, self._budget, self._stats = port
         self._stream = stream
-        self._router = router
-        self._limits = limits
-        self._budget = budget
-        self._stats = stats
         self._peer = peer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._input = b""  # received and not given to h11

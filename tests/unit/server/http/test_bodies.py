@@ -11,7 +11,7 @@ import trio
 from tests.unit.server.web_parts import LIMITS, Served, chunked, echo, get, post, read_response, serving
 from tsd.server.clients import Clients
 from tsd.server.http.bodies import MAX_GZIP_MEMBERS, MIN_COMPRESSED_BYTES, START_GRACE_S, MemoryBudget
-from tsd.server.http.connection import UNCHUNKED_BYTES, HttpConnection, RequestLimits
+from tsd.server.http.connection import UNCHUNKED_BYTES, HttpConnection, HttpPort, RequestLimits
 from tsd.server.http.messages import Request, Response
 from tsd.server.http.router import Router
 from tsd.server.http.security import Authorizer, Cors
@@ -39,14 +39,8 @@ async def test_chunked_body_is_joined(served: Served) -> None:
 
 async def test_tiny_chunks_let_other_tasks_run() -> None:
     ours, _ = trio.testing.memory_stream_pair()
-    session = HttpConnection(
-        ours,
-        Router({"echo": echo}, Authorizer(Cors("", ""))),
-        LIMITS,
-        MemoryBudget(1 << 20),
-        RequestStats(),
-        local_peer(),
-    )
+    router = Router({"echo": echo}, Authorizer(Cors("", "")))
+    session = HttpConnection(HttpPort(router, LIMITS, MemoryBudget(1 << 20), RequestStats()), ours, local_peer())
     turns = 0
 
     async def others() -> None:
@@ -72,7 +66,7 @@ async def test_ipv6_prefix_has_one_share(autojump_clock: trio.abc.Clock) -> None
         for number in range(8):
             ours, _ = trio.testing.memory_stream_pair()
             peer = peer_at(f"2001:db8::{number}", 1, clients)
-            session = HttpConnection(ours, router, LIMITS, budget, RequestStats(), peer)
+            session = HttpConnection(HttpPort(router, LIMITS, budget, RequestStats()), ours, peer)
             nursery.start_soon(session.run, heads, trio.sleep_forever)
         await trio.testing.wait_all_tasks_blocked()
         assert budget.used == 1000
@@ -301,8 +295,8 @@ async def test_only_body_of_unknown_size_may_exceed_its_client_share(request_: b
 
 async def test_late_body_gives_up_its_reservation(autojump_clock: trio.abc.Clock) -> None:
     """A few slow clients must not hold the memory of all bodies."""
-    budget = MemoryBudget(4 << 20)
     router = Router({"echo": echo}, Authorizer(Cors("", "")))
+    port = HttpPort(router, LIMITS, MemoryBudget(4 << 20), RequestStats())
     clients = Clients()
     closing: dict[str, tuple[float, bytes]] = {}
 
@@ -316,7 +310,7 @@ async def test_late_body_gives_up_its_reservation(autojump_clock: trio.abc.Clock
             await trio.sleep(pause_s)
             return bytes(size)
 
-        session = HttpConnection(ours, router, LIMITS, budget, RequestStats(), peer_at(address, 1, clients))
+        session = HttpConnection(port, ours, peer_at(address, 1, clients))
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.run, get("/echo", f"Content-Length: {1 << 20}", method="POST"), receive)
@@ -329,12 +323,12 @@ async def test_late_body_gives_up_its_reservation(autojump_clock: trio.abc.Clock
             nursery.start_soon(send, f"10.0.0.{number}", [(1, 1)] * 100)
         nursery.start_soon(send, "10.0.1.1", [(1, 1 << 16)] * 16)  # the minimum rate
         await trio.testing.wait_all_tasks_blocked()
-        assert budget.used == 4 << 20
+        assert port.budget.used == 4 << 20
         nursery.start_soon(send, "10.0.2.1", [(0, 1 << 20)])
     assert closing["10.0.1.1"][1] == closing["10.0.2.1"][1] == b"200"
     assert closing["10.0.2.1"][0] <= START_GRACE_S + 1
     assert {status for _, status in closing.values()} == {b"200", b"408"}
-    assert budget.used == 0
+    assert port.budget.used == 0
 
 
 async def test_slow_body_is_accepted_while_no_other_waits(autojump_clock: trio.abc.Clock) -> None:
