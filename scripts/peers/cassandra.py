@@ -144,7 +144,7 @@ def start(home: Path, options: Options) -> Started:
         )
         _configure(home, started, options)
         command = _command(home, options)
-        launch(home, NAME, command, lambda: cql_answers(started.port, 3), within_s=START_S, owner=options.owner)
+        launch(home, NAME, command, lambda: cql_answers(started.port), within_s=START_S, owner=options.owner)
         return started
 
 
@@ -185,7 +185,7 @@ def _resumed(home: Path, options: Options) -> Started:
         raise PeerError(f"it runs already, with --port {started.port}: stop it first")
     resume(home)
     with killed_on_error(home):
-        await_ready(home, [NAME], lambda: cql_answers(started.port, 3), within_s=START_S)
+        await_ready(home, [NAME], lambda: cql_answers(started.port), within_s=START_S)
     return started
 
 

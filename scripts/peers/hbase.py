@@ -237,7 +237,7 @@ def _await_thrift(home: Path, started: Started) -> None:
     await_ready(
         home,
         list(MAIN),
-        lambda: thrift_answers(started.thrift_port, 3) and listens(started.thrift2_port),
+        lambda: thrift_answers(started.thrift_port) and listens(started.thrift2_port),
         within_s=START_S,
     )
 

@@ -93,7 +93,7 @@ def read(home: Path) -> Ports:
 
 
 def _answers(ports: Ports) -> bool:
-    return listens(ports.telnet_port) and http_answers(ports.port, "/api/v1/version", 3)
+    return listens(ports.telnet_port) and http_answers(ports.port, "/api/v1/version")
 
 
 def _configure(home: Path, ports: Ports, options: Options) -> None:

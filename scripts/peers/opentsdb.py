@@ -56,9 +56,9 @@ def start(home: Path, options: Options) -> int:
         return port
 
 
-def stop(home: Path, within_s: int = STOP_S) -> None:
-    """Stop it cleanly: it writes its buffers, and compacts rows if that is enabled. Kill it after `within_s`."""
-    shut_down(home, NAME, TITLE, within_s=within_s)
+def stop(home: Path) -> None:
+    """Stop it cleanly: it writes its buffers, and compacts rows if that is enabled."""
+    shut_down(home, NAME, TITLE, within_s=STOP_S)
 
 
 def kill(home: Path) -> None:
@@ -80,7 +80,7 @@ def read(home: Path) -> int:
 def _answers(home: Path, port: int) -> bool:
     if FATAL in log_of(home, NAME).read_text(errors="replace"):  # the process stays, with idle threads
         raise PeerError(f"{NAME} failed to start\n{tail(home, NAME)}")
-    return http_answers(port, "/api/version", 3)
+    return http_answers(port, "/api/version")
 
 
 def _same(port: int, options: Options) -> int:

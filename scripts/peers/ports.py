@@ -8,6 +8,7 @@ from http.client import HTTPConnection, HTTPException
 from scripts.peers.process import PeerError
 
 HOST = "127.0.0.1"
+ANSWER_S = 3  # until a service that is ready has answered, at most
 BELOW_EPHEMERAL = range(20000, 32768)  # Linux assigns ports from 32768 up to outgoing connections
 # Of Thrift's binary protocol.
 STRICT_CALL = 0x80010001  # version 1, and "a call"
@@ -31,7 +32,7 @@ def pick(wanted: int) -> int:
     return next(port for port in random.sample(BELOW_EPHEMERAL, 200) if _free(port))
 
 
-def thrift_answers(port: int, timeout_s: float) -> bool:
+def thrift_answers(port: int) -> bool:
     """Whether a Thrift gateway and its HBase are ready: they refuse to enable a table that does not exist, with the
     right error.
 
@@ -41,7 +42,7 @@ def thrift_answers(port: int, timeout_s: float) -> bool:
     call = struct.pack(">II", STRICT_CALL, len(ENABLE)) + ENABLE + struct.pack(">I", 0)
     argument = struct.pack(">BHI", STRING, 1, len(NO_TABLE)) + NO_TABLE + STOP
     try:
-        with socket.create_connection((HOST, port), timeout=timeout_s) as connection:
+        with socket.create_connection((HOST, port), timeout=ANSWER_S) as connection:
             connection.sendall(call + argument)
             with connection.makefile("rb") as stream:
                 stream.read(len(call))  # the same bytes, with "answer" in place of "call"
@@ -53,10 +54,10 @@ def thrift_answers(port: int, timeout_s: float) -> bool:
     return b"TableNotFound" in text
 
 
-def cql_answers(port: int, timeout_s: float) -> bool:
+def cql_answers(port: int) -> bool:
     """Whether a Cassandra node says which protocols it speaks, which it does once it accepts clients."""
     try:
-        with socket.create_connection((HOST, port), timeout=timeout_s) as connection:
+        with socket.create_connection((HOST, port), timeout=ANSWER_S) as connection:
             connection.sendall(CQL_OPTIONS)
             with connection.makefile("rb") as stream:
                 answer = stream.read(len(CQL_OPTIONS))
@@ -65,9 +66,9 @@ def cql_answers(port: int, timeout_s: float) -> bool:
     return answer[4:5] == CQL_SUPPORTED
 
 
-def http_answers(port: int, path: str, timeout_s: float) -> bool:
+def http_answers(port: int, path: str) -> bool:
     """Whether a GET is answered with status 200."""
-    connection = HTTPConnection(HOST, port, timeout=timeout_s)
+    connection = HTTPConnection(HOST, port, timeout=ANSWER_S)
     try:
         connection.request("GET", path)
         return connection.getresponse().status == 200
@@ -80,7 +81,7 @@ def http_answers(port: int, path: str, timeout_s: float) -> bool:
 def listens(port: int) -> bool:
     """Whether a connection is accepted on the port."""
     try:
-        socket.create_connection((HOST, port), timeout=3).close()
+        socket.create_connection((HOST, port), timeout=ANSWER_S).close()
     except OSError:
         return False
     return True

@@ -106,8 +106,8 @@ def test_port_in_use_is_reported():
         with pytest.raises(PeerError, match=rf"\b{port}\b"):
             pick(port)
     free = pick(0)
-    assert not thrift_answers(free, 1)
-    assert not http_answers(free, "/", 1)
+    assert not thrift_answers(free)
+    assert not http_answers(free, "/")
 
 
 def bare_path(folder: Path, *programs: str) -> str:

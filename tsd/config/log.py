@@ -132,12 +132,8 @@ def recent_lines() -> list[str]:
 
 def set_level(level: str) -> None:
     """Log events of this level and above; `level` is one of LEVELS."""
-    number = getattr(logging, level.upper())
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number), **_all_but("wrapper_class"))
-
-
-def _all_but(name: str) -> dict[str, Any]:
-    return {key: value for key, value in structlog.get_config().items() if key != name}
+    logger = structlog.make_filtering_bound_logger(getattr(logging, level.upper()))
+    structlog.configure(**{**structlog.get_config(), "wrapper_class": logger})
 
 
 def _goes_to_journald() -> bool:

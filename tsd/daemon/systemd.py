@@ -16,7 +16,7 @@ While the daemon stops, only the first condition applies.
 import errno
 import os
 import socket
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -102,12 +102,12 @@ def microseconds(seconds: float) -> int:
     return round(seconds * 1_000_000)
 
 
-def watchdog_s(environ: MutableMapping[str, str] = os.environ) -> float | None:
+def watchdog_s() -> float | None:
     """Return the watchdog's timeout in seconds; None if systemd does not watch this process.
 
     The variables are removed from the environment, because they do not apply to child processes.
     """
-    pid, time_us = environ.pop("WATCHDOG_PID", ""), environ.pop("WATCHDOG_USEC", "")
+    pid, time_us = os.environ.pop("WATCHDOG_PID", ""), os.environ.pop("WATCHDOG_USEC", "")
     if not time_us.isdigit() or (pid and pid != str(os.getpid())):
         return None
     return int(time_us) / 1_000_000 or None

@@ -46,7 +46,6 @@ log = LazyLogger(__name__)
 
 GROUP_BYTES = 4 << 20  # a group of this size is written before the interval ends
 GATHERED_BYTES = 256 << 10  # of lines that no caller waits for: more are written without further delay
-GATHER_PASSES = 1  # of the event loop, before a group that is due is written: it reads all readable connections
 RETRY_S = 1.0  # pause after an error of the disk
 
 
@@ -414,8 +413,7 @@ class Journal:
                 await self._wait_due(last)
             elif not self._has_all and not (self._gather_s and self._are_gathered()):
                 # A caller waits. Connections read the rest of what has arrived: one group for all of it.
-                for _ in range(GATHER_PASSES):
-                    await trio.lowlevel.checkpoint()
+                await trio.lowlevel.checkpoint()
             last, self._has_all = trio.current_time(), False
             self._work, self._awaited, self._urgent = trio.Event(), trio.Event(), trio.Event()
             if self._open is not None and self._blocks:

@@ -6,7 +6,6 @@ the rate of the last seconds, follows the factors, and ends when the service has
 
 import math
 from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple
 
 import trio
@@ -32,8 +31,7 @@ class RateLimitInfo(NamedTuple):
 class RateLimit:
     """Spaces requests evenly once the service has asked for a lower rate."""
 
-    def __init__(self, now_s: Callable[[], float] = trio.current_time) -> None:
-        self._now_s = now_s
+    def __init__(self) -> None:
         self._sent: deque[float] = deque(maxlen=MOST_REQUESTS)
         self._next_s = -math.inf  # when the next request may begin
         self._changed_s = self._told_s = -math.inf
@@ -41,7 +39,7 @@ class RateLimit:
 
     async def wait(self, most_s: float) -> bool:
         """Wait for this request's turn. Return False at once if that would take longer than `most_s`."""
-        now_s = self._now_s()
+        now_s = trio.current_time()
         if math.isfinite(self.per_s) and now_s - self._told_s > FORGOTTEN_S:
             self.per_s = math.inf
             log.info("bigtable.rate_limit_ended")
@@ -55,7 +53,7 @@ class RateLimit:
 
     def follow(self, asked: RateLimitInfo) -> None:
         """Change the rate as asked, at most once in a period."""
-        now_s = self._now_s()
+        now_s = trio.current_time()
         self._told_s = now_s
         if now_s - self._changed_s < asked.period_s:
             return

@@ -125,11 +125,9 @@ class CassandraStore(OptionalParts):
         self._stamped = CassandraStamped(
             self._checked_statements, self._clock_check.checked_ms, self._directory, self._ask_raw, self._batch
         )
-        self._scans = CassandraScans(
-            lambda table: self._checked_statements(table, ()), self._directory, self._ask_raw, self.latencies
-        )
+        self._scans = CassandraScans(self._checked_statements, self._directory, self._ask_raw, self.latencies)
         self._wide_rows = CassandraWideRows(
-            lambda table: self._checked_statements(table, ()), self._directory, self._ask_raw, self.put, self.latencies
+            self._checked_statements, self._directory, self._ask_raw, self.put, self.latencies
         )
 
     @property
@@ -230,7 +228,7 @@ class CassandraStore(OptionalParts):
         return shape
 
     async def _checked_statements(
-        self, table: str, cells: Iterable[tuple[bytes, bytes]]
+        self, table: str, cells: Iterable[tuple[bytes, bytes]] = ()
     ) -> tuple[Shape, schema.Statements]:
         return await self._checked(table, cells), self._cql[table]
 
