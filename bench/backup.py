@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
 import trio
 
 from bench.daemon import Daemon, serving
@@ -27,9 +28,12 @@ VALUE_BYTES, PUT_CELLS = 64 << 10, 64
 GIB = 1 << 30
 
 
+@click.command()
+@click.option("--gib", default=10.0, help="GiB in the store.")
+@click.option("--rounds", "count", default=3, help="Rounds.")
+@click.option("--other", type=click.Path(path_type=Path, exists=True), help="Folder on another file system.")
 def backup(gib: float, count: int, other: Path | None) -> None:
-    """Run it `count` times on a store of `gib` GiB and publish the report. `other` is a folder on another file
-    system."""
+    """Back up a store while the daemon runs: hard links, and another file system next to cp."""
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
         state = Path(name, "state")

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import trio
 
 from bench.process_usage import usage
 from bench.report import machine, publish, spread, table
-from scripts.peers import bigtable
+from scripts.peers import bigtable as emulator
 from scripts.peers.process import pid_of
 from tsd.daemon.settings import now_ms
 from tsd.store import Family, Put, Table, cell_pages
@@ -55,8 +56,11 @@ ONE = Shape("put, one point a cell", b"\0\0", b"\7", 1)
 HUNDRED = Shape("put, 100 points a cell", bytes(200), bytes(401), 100)
 
 
-def measure(cells: int, rounds: int) -> None:
-    """Measure all loads several times, alternately, and publish the report."""
+@click.command()
+@click.option("--cells", default=50_000, help="Cells of each load.")
+@click.option("--rounds", default=3, help="Rounds after a warm-up round.")
+def bigtable(cells: int, rounds: int) -> None:
+    """Write and read cells on Bigtable's emulator, also with google-cloud-bigtable if it is installed."""
     with tempfile.TemporaryDirectory(prefix="tsd-bench-") as folder, _emulator(Path(folder)) as address:
         home = Path(folder)
         found: Figures = {}
@@ -70,15 +74,15 @@ def measure(cells: int, rounds: int) -> None:
 
 @contextmanager
 def _emulator(home: Path) -> Iterator[str]:
-    started = bigtable.start(home, bigtable.Options(port=0, owner=os.getpid()))
+    started = emulator.start(home, emulator.Options(port=0, owner=os.getpid()))
     try:
         yield f"127.0.0.1:{started.port}"
     finally:
-        bigtable.kill(home)
+        emulator.kill(home)
 
 
 def _server_s(home: Path) -> float:
-    pid = pid_of(home, bigtable.NAME)
+    pid = pid_of(home, emulator.NAME)
     assert pid, "the emulator does not run"
     return usage(pid).cpu_s
 

@@ -5,10 +5,10 @@ Rows are not compacted meanwhile, as their hour is not over. `scripts/bench pace
 
 import tempfile
 import time
-from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
+import click
 import trio
 
 from bench.agents import GROUPS, METRICS, Fleet, batches
@@ -22,8 +22,14 @@ from bench.verify import stored
 NEW_ROUNDS = 2  # with the first points of all series: names and series are new
 
 
-def calls(series: int, round_s: int, rounds: int, settings: Mapping[str, str]) -> None:
-    """Send rounds of points, and publish what they took until stored."""
+@click.command()
+@click.option("--series", default=130_000, help="Series.")
+@click.option("--round", "round_s", default=10, help="Seconds from point to point.")
+@click.option("--rounds", default=6, help="Rounds of points, after two with the first points of all series.")
+@click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="A setting of the daemon; may be repeated.")
+def calls(series: int, round_s: int, rounds: int, words: tuple[str, ...]) -> None:
+    """Requests to HBase's gateway while agents send at their pace in real time."""
+    settings = dict(word.split("=", 1) for word in words)
     start_s = int(time.time()) // round_s * round_s  # noqa: TID251 (the benchmark's own clock)
     fleet = Fleet(series, round_s, (NEW_ROUNDS + rounds) * round_s / 3600, start_s, late=0)
     lines = batches(fleet)

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
 from bench.daemon import Daemon, run_tsd, serving, tsd_command
 from bench.lines import Load, rounds
 from bench.peers import running_hbase
@@ -58,8 +60,17 @@ class Figures(NamedTuple):
     size: float  # ratio of bytes before and after, not compressed
 
 
-def compact(load: Load, count: int, busy: Busy) -> None:
-    """Run all measurements and publish the report."""
+@click.command()
+@click.option("--series", default=1000, help="Series.")
+@click.option("--points", default=1000, help="Points of each.")
+@click.option("--rounds", "count", default=1, help="Timed passes on each engine.")
+@click.option("--pairs", default=5, help="Pairs of measurements of `sync` without and during a pass.")
+@click.option("--seconds", default=15, help="Duration of each measurement.")
+@click.option("--pace", default=0, help="Lines/s sent meanwhile; 0: half of the daemon's top speed.")
+@click.option("--busy-points", default=8640, help="Points of each series for the pass during which sync is measured.")
+def compact(series: int, points: int, count: int, pairs: int, seconds: int, pace: int, busy_points: int) -> None:
+    """Compact rows with one cell per point on both engines; latency of sync meanwhile."""
+    load, busy = Load(series, points, 4), Busy(pairs, seconds, pace, busy_points)
     found: dict[str, list[Figures]] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
 from bench.lines import Load, rounds
 from bench.peers import running_hbase
 from bench.report import machine, publish, spread, table
@@ -33,8 +35,13 @@ class Figures(NamedTuple):
     cpu_us: float  # of the command, per point
 
 
-def copy(load: Load, count: int) -> None:
-    """Run it `count` times and publish the report."""
+@click.command()
+@click.option("--series", default=10_000, help="Series.")
+@click.option("--points", default=100, help="Points of each.")
+@click.option("--rounds", "count", default=1, help="Rounds.")
+def copy(series: int, points: int, count: int) -> None:
+    """Copy tables: embedded → HBase, HBase → embedded, and again without changes."""
+    load = Load(series, points)
     found: dict[str, list[Figures]] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

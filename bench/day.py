@@ -13,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
 from bench.contents import Contents, answered, stored
 from bench.daemon import run_tsd
 from bench.lines import Load, rounds
@@ -59,8 +61,13 @@ class Pass(NamedTuple):
     report: str
 
 
-def day(load: Load, wanted: Callable[[str], bool]) -> None:
-    """Write, compact and compare the day on each engine, and publish the report."""
+@click.command()
+@click.option("--series", default=1000, help="Series, each with a point every ten seconds.")
+@click.option("--hours", default=24, help="Length of the day.")
+@click.option("--only", default="", help="Only engines with a name that contains this: 'embedded'.")
+def day(series: int, hours: int, only: str) -> None:
+    """Compact a day of one cell per point: check the points and report the reduction."""
+    load = Load(series, hours * 360, 1)
     found: dict[str, tuple[Side, Pass, Side]] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -68,7 +75,7 @@ def day(load: Load, wanted: Callable[[str], bool]) -> None:
         with lines.open("wb") as file:
             file.writelines(rounds(load, 0))
         for engine_name, running in ((EMBEDDED, _embedded), (HBASE, _hbase)):
-            if wanted(engine_name.lower()):
+            if only in engine_name.lower():
                 with running(folder / engine_name) as engine:
                     found[engine_name] = _compacted(load, engine, lines)
     publish("day", _report(load, found), {name: _figures(load, *parts) for name, parts in found.items()})

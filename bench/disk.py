@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,8 +55,11 @@ class Figures(NamedTuple):
     victoria: float
 
 
+@click.command()
+@click.option("--hosts", default=30, help="Hosts with ten series each, a point every ten seconds.")
+@click.option("--hours", default=24, help="Length of the day.")
 def disk(hosts: int, hours: int) -> None:
-    """Measure both mixes on both systems and publish the report."""
+    """Bytes per point on disk after compaction: the embedded store and VictoriaMetrics."""
     fleet = Fleet(hosts, hours)
     uniform = Load(hosts * METRICS_A_HOST, fleet.rounds, 1, start_s=DAYS_START_S)
     mixes = {"a fleet's": fleet_lines(fleet), "drawn": rounds(uniform, 0)}

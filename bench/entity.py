@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import numpy as np
 import trio
 
@@ -263,8 +264,16 @@ async def _create(settings: dict[str, str]) -> None:
         await create_tables(config, store, "NONE")
 
 
-def entity(size: Size, hbase_machines: int, rounds: int) -> None:
-    """Run it and publish the report. HBase has `hbase_machines` with an hour of points; 0: it is left out."""
+@click.command()
+@click.option("--machines", default=1000, help="Machines with an hour of points.")
+@click.option("--metrics", default=100, help="Metrics of each.")
+@click.option("--step", default=60, help="Seconds between two points.")
+@click.option("--inventory", default=10_000, help="Machines with newest values of ten metrics.")
+@click.option("--hbase-machines", default=1000, help="Machines with an hour of points on HBase; 0: without HBase.")
+@click.option("--rounds", default=50, help="Reads of each kind.")
+def entity(machines: int, metrics: int, step: int, inventory: int, hbase_machines: int, rounds: int) -> None:
+    """Measure reads of entities and newest values next to queries of OpenTSDB, and what the tables cost a point."""
+    size = Size(machines, metrics, step, inventory)
     entities = {"tsd.entity.enabled": "true", "tsd.core.auto_create_metrics": "true"}
     taken: dict[str, dict[str, Taken]] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import trustme
 
 from bench.daemon import Daemon, serving
@@ -73,12 +74,16 @@ class Waits(NamedTuple):
     lines_per_s: float  # of all clients, as received
 
 
-def fairness(pairs: int, seconds: float, wanted: Callable[[str], bool]) -> None:
-    """Measure every misbehaving client and publish the report."""
+@click.command()
+@click.option("--pairs", default=5, help="Pairs of measurements without and with the misbehaving client.")
+@click.option("--seconds", default=10, help="Duration of each measurement.")
+@click.option("--only", default="", help="Only misbehaving clients with a description that contains this: 'quota'.")
+def fairness(pairs: int, seconds: int, only: str) -> None:
+    """Latency of `sync` for small clients, without and with a misbehaving client."""
     found: dict[str, list[tuple[Waits, Waits]]] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder:
         for number, (name, bad) in enumerate(CLIENTS.items()):
-            if not wanted(name):
+            if only not in name:
                 continue
             keys = _keys(Path(folder)) if bad.kind == "handshakes" else {}
             with serving(Path(folder) / str(number), {**SETTINGS, **keys}) as daemon:

@@ -24,8 +24,10 @@ LIMIT_S = 900
 GOALS_S = {"empty cache": 90, "filled cache": 30}
 
 
+@click.command("first-point")
+@click.option("--rounds", default=1, help="Rounds.")
 def first_point(rounds: int) -> None:
-    """Measure `rounds` times with the last commit of this checkout. Publish the report."""
+    """Run `scripts/run` in fresh clones until a query finds a point: without and with a cache."""
     found: dict[str, list[float]] = {"reference loop, CPU": []}
     for number in range(rounds):
         with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import numpy as np
 import trio
 
@@ -248,8 +249,16 @@ async def _create(config: Config) -> None:
         await create_tables(config, store, default_compression(config).upper())
 
 
-def guide(size: Size, engines: Sequence[str], rounds: int) -> None:
-    """Run the loads and publish the report."""
+@click.command()
+@click.option("--machines", default=10, help="Machines with 100 metrics.")
+@click.option("--times", default=60, help="Times of each machine, five seconds apart.")
+@click.option("--meters", default=1000, help="Meters with a reading each quarter of an hour of a day.")
+@click.option("--messages", default=10_000, help="Messages of exchanges, each a quote and a trade.")
+@click.option("--engines", "engine_names", default=",".join(ENGINES), help="Engines, separated by commas.")
+@click.option("--rounds", default=20, help="Queries of each kind.")
+def guide(machines: int, times: int, meters: int, messages: int, engine_names: str, rounds: int) -> None:
+    """Store and query the loads of Bigtable's schema guide as rows of events and days, next to OpenTSDB's rows."""
+    size = Size(machines, times, meters, messages)
     every = loads(size)
     speed_s = additions_s()
     found: dict[str, dict[str, Figures]] = {}
@@ -257,7 +266,7 @@ def guide(size: Size, engines: Sequence[str], rounds: int) -> None:
     newest: dict[str, Taken] = {}
     stored: dict[str, Stored] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
-        for engine in engines:
+        for engine in engine_names.split(","):
             folder = Path(name) / engine
             with _engine(engine, folder / "server") as place:
                 common = {**place, "tsd.core.auto_create_metrics": "true", "tsd.storage.enable_compaction": "false"}

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import trio
 
 from bench.daemon import Daemon, serving
@@ -59,8 +60,12 @@ KINDS = {
 }
 
 
+@click.command()
+@click.option("--count", default=10_000, help="Idle connections.")
+@click.option("--seconds", default=15, help="Duration of each measurement of `sync`.")
+@click.option("--pairs", default=5, help="Pairs of measurements without and with idle connections.")
 def idle(count: int, seconds: int, pairs: int) -> None:
-    """Run all measurements and publish the report."""
+    """Idle, short-lived and slow connections: memory, and latency of `sync`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(count + FILES, hard)), hard))
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder:

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
 from bench.daemon import Daemon, serving
 from bench.lines import Load
 from bench.parser_loop import parser_loop_us
@@ -51,8 +53,19 @@ Passes = list[tuple[float, float, float, float]]  # all but the last value of ea
 System = Callable[[Load, Path], Passes]
 
 
-def ingest(load: Load, rounds: int, wanted: Callable[[str], bool]) -> None:
-    """Run all rounds and publish the report."""
+@click.command()
+@click.option("--series", default=10_000, help="Series.")
+@click.option("--points", default=100, help="Points of each series per pass (two passes).")
+@click.option("--connections", default=4, help="Concurrent connections.")
+@click.option("--rounds", default=3, help="Rounds; all systems alternate in each.")
+@click.option("--only", default="", help="Only systems with a name that contains one of these: 'embedded,Victoria'.")
+def ingest(series: int, points: int, connections: int, rounds: int, only: str) -> None:
+    """Put lines until they are stored: tsd on both engines, a real OpenTSDB and the parser loop."""
+    load, words = Load(series, points, connections), only.split(",")
+
+    def wanted(name: str) -> bool:
+        return any(word in name for word in words)
+
     found: dict[tuple[str, str], list[Figures]] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder:
         for number, systems in enumerate(_rounds(Path(folder), rounds, wanted)):

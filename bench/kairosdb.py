@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import msgspec
 import trio
 
@@ -23,7 +24,8 @@ from bench.lines import METRICS_A_HOST, START_S, Load
 from bench.process_usage import usage
 from bench.report import machine, publish, spread, table
 from bench.sender import send
-from scripts.peers import cassandra, kairosdb
+from scripts.peers import cassandra
+from scripts.peers import kairosdb as peer
 from scripts.peers.process import pid_of
 from tsd.config.loader import Given
 from tsd.config.settings import Config
@@ -48,8 +50,14 @@ class System(NamedTuple):
     await_stored: Callable[[], float]  # the time by the monotonic clock at which all points were in Cassandra
 
 
-def compare(load: Load, times: int) -> None:
-    """Measure each system several times, alternately, and publish the report."""
+@click.command()
+@click.option("--series", default=1_000, help="Series.")
+@click.option("--points", default=300, help="Points of each series per round.")
+@click.option("--connections", default=4, help="Concurrent connections.")
+@click.option("--rounds", "times", default=3, help="Rounds after a warm-up; all systems alternate in each.")
+def kairosdb(series: int, points: int, connections: int, times: int) -> None:
+    """Put and query lines, compared with a real KairosDB on the same Cassandra."""
+    load = Load(series, points, connections)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True)))
         port = stack.enter_context(running_cassandra(folder / "cassandra"))
@@ -114,11 +122,11 @@ def running_cassandra(home: Path) -> Iterator[int]:
 @contextmanager
 def running_kairosdb(home: Path, cql_port: int, keyspace: str = "bench_kairosdb") -> Iterator[System]:
     """Run a KairosDB on that Cassandra."""
-    options = kairosdb.Options(cql_port=cql_port, keyspace=keyspace, port=0, telnet_port=0, owner=os.getpid())
-    ports = kairosdb.start(home, options)
+    options = peer.Options(cql_port=cql_port, keyspace=keyspace, port=0, telnet_port=0, owner=os.getpid())
+    ports = peer.start(home, options)
 
     def cpu_s() -> float:
-        return usage(_pid(home, kairosdb.NAME)).cpu_s
+        return usage(_pid(home, peer.NAME)).cpu_s
 
     def await_stored() -> float:
         deadline = time.monotonic() + STORED_S
@@ -135,7 +143,7 @@ def running_kairosdb(home: Path, cql_port: int, keyspace: str = "bench_kairosdb"
     try:
         yield System(ports.telnet_port, ports.port, "version", cpu_s, await_stored)
     finally:
-        kairosdb.kill(home)
+        peer.kill(home)
 
 
 @contextmanager

@@ -17,6 +17,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
 from bench.kairosdb import (
     System,
     cassandra_s,
@@ -57,8 +59,12 @@ class Cost(NamedTuple):
     stored_bytes: float
 
 
-def pace(load: Load) -> None:
-    """Measure each system once and publish the report."""
+@click.command()
+@click.option("--series", default=1_000, help="Series.")
+@click.option("--rounds", "count", default=60, help="Points of each series, ten seconds apart.")
+def kairosdb_pace(series: int, count: int) -> None:
+    """Points at the agents' pace, and their bytes, compared with a real KairosDB on the same Cassandra."""
+    load = Load(series, count, 1)
     costs: dict[str, tuple[float, float]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True)))

@@ -18,6 +18,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
 from bench.daemon import Daemon, run_tsd, serving
 from bench.lines import START_S, Load
 from bench.query import DAY_S, Size, lines
@@ -64,8 +66,19 @@ class Waits(NamedTuple):
     longest: float
 
 
-def mixed_load(series: int, load: Load, pairs: int, seconds: float) -> None:
-    """Run all measurements and publish the report."""
+@click.command("mixed-load")
+@click.option(
+    "--series",
+    type=click.IntRange(min=1000),  # with fewer the query ends before its time limit
+    default=1000,
+    help="Series of the query, a day with a point every ten seconds.",
+)
+@click.option("--points", default=200, help="Points of each of 10,000 series per measurement.")
+@click.option("--pairs", default=5, help="Pairs of measurements without and with the query.")
+@click.option("--seconds", default=5.0, help="Duration of each measurement of a slow sender.")
+def mixed_load(series: int, points: int, pairs: int, seconds: float) -> None:
+    """Puts during a repeated heavy query, and how fast a query ends when cancelled."""
+    load = Load(points=points)
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         text = folder / "lines"

@@ -16,6 +16,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
 from bench.daemon import Daemon, serving
 from bench.peers import Hbase, running_hbase
 from bench.report import machine, publish, spread, table
@@ -47,9 +49,14 @@ class Figures(NamedTuple):
     lines_per_s: float
 
 
-def outage(pairs: int, rate: int, seconds: float, only: str = "", running: Path | None = None) -> None:
-    """Measure outages of each kind whose name contains `only`, and publish the report. `running` is the folder of an
-    HBase that runs already; its tables are left there."""
+@click.command()
+@click.option("--pairs", default=1, help="Outages of each kind.")
+@click.option("--rate", default=100_000, help="Lines a second.")
+@click.option("--seconds", default=40, help="Duration of an outage.")
+@click.option("--only", default="", help="Only outages with a name that contains this: 'loses'.")
+@click.option("--hbase", "running", type=click.Path(path_type=Path), help="Folder of an HBase that scripts/hbase runs.")
+def outage(pairs: int, rate: int, seconds: int, only: str, running: Path | None) -> None:
+    """Memory while HBase is away, and how soon points are stored after its return. Takes six minutes."""
     found: dict[str, list[Figures]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder,

@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import trio
 
 from bench.agents import GROUPS, HOUR_S, METRICS, Batch, Fleet, batches
@@ -101,8 +102,22 @@ class Disk:
         return size
 
 
-def pace(fleet: Fleet, speed: float, pairs: int, wanted: Callable[[str], bool]) -> None:
-    """Run all systems alternately and publish the report. Speed 0 chooses 40,000 lines a second, 60 times at most."""
+@click.command()
+@click.option("--series", default=5_000, help="Series.")
+@click.option("--round", "round_s", default=10, help="Seconds from point to point.")
+@click.option("--hours", default=2.0, help="Simulated time with points.")
+@click.option("--connections", default=4, help="That hosts of 50 series share; as many as hosts: one each.")
+@click.option("--speed", default=0.0, help="Times as fast as real time; 0: 40,000 lines/s, 60 times at most.")
+@click.option("--pairs", default=1, help="Runs of each system, alternating.")
+@click.option("--only", default="", help="Only systems with one of these names, or parts of names: 'HBase;Victoria'.")
+def pace(series: int, round_s: int, hours: float, connections: int, speed: float, pairs: int, only: str) -> None:
+    """Lines at the agents' pace until all is quiet: CPU, memory and disks of tsd, VictoriaMetrics and OpenTSDB."""
+    fleet = Fleet(series, round_s, hours, next_hour_s(), connections=connections)
+    words = only.split(";")
+
+    def wanted(name: str) -> bool:
+        return any(word == name or (word not in SYSTEMS and word in name) for word in words)
+
     speed = speed or min(60.0, 40_000 * fleet.round_s / fleet.series)
     found: dict[str, list[Figures]] = {}
     with (

@@ -54,8 +54,10 @@ REDRAW = """() => new Promise((resolve) => {
 })"""
 
 
+@click.command()
+@click.option("--rounds", default=5, help="Rounds.")
 def page(rounds: int) -> None:
-    """Measure `rounds` times, each time with a new daemon's caches and a browser without any. Publish the report."""
+    """Open the page in Chromium: first paint, and a graph of 20 series over a day."""
     program = shutil.which("chromium")
     if program is None:
         raise click.ClickException("Chromium is not installed. On Debian: apt-get install chromium")

@@ -10,6 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import click
+
 from bench.concurrency import Done, run_concurrently
 from bench.daemon import Daemon, serving
 from bench.http_put import posting
@@ -18,8 +20,14 @@ from bench.report import machine, publish, spread, table
 from bench.sender import send
 
 
-def put(load: Load, batches: tuple[int, ...], times: int) -> None:
-    """Measure each way several times, alternately, and publish the report."""
+@click.command()
+@click.option("--series", default=1000, help="Series.")
+@click.option("--points", default=200, help="Points of each series per measurement.")
+@click.option("--batch", "batches", multiple=True, default=[1000, 100], help="Points per request; may be repeated.")
+@click.option("--rounds", "times", default=3, help="Measurements of each way, alternating.")
+def put(series: int, points: int, batches: tuple[int, ...], times: int) -> None:
+    """CPU of the daemon per point with /api/put and with telnet."""
+    load = Load(series, points, 4)
     found: dict[str, list[tuple[float, float]]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder,

@@ -15,6 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
 from bench.daemon import run_tsd, serving
 from bench.lines import ROUND_S, START_S
 from bench.peers import running_hbase, running_opentsdb
@@ -107,9 +109,15 @@ class System:
         del self.taken[question.name]
 
 
-def query(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
-    """Run all queries and publish the report."""
-    chosen = [question for question in questions(size) if wanted(question.name)]
+@click.command()
+@click.option("--series", default=1000, help="Series of the metric queried over a day, a point every ten seconds.")
+@click.option("--wide", default=100_000, help="Series of the metric of which one host is queried.")
+@click.option("--rounds", default=9, help="Repetitions of each query on each system, alternating.")
+@click.option("--only", default="", help="Only queries with a name that contains this: '(c)'.")
+def query(series: int, wide: int, rounds: int, only: str) -> None:
+    """Queries over HTTP: tsd on both engines and a real OpenTSDB with the same points."""
+    size = Size(series, wide)
+    chosen = [question for question in questions(size) if only in question.name]
     if not chosen:
         raise SystemExit(f"bench: --only names no query, wanted a part of one of {[q.name for q in questions(size)]}")
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:

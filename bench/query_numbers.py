@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import click
 import numpy as np
 
 from bench.report import machine, publish, spread, table
@@ -110,8 +111,10 @@ def measured(work: Callable[[], object], rounds: int) -> list[float]:
     return seconds
 
 
+@click.command("query-numbers")
+@click.option("--rounds", default=5, help="Computations of each case.")
 def query_numbers(rounds: int) -> None:
-    """Print the cost of each case."""
+    """CPU of a query per point for downsampling and merging, without a store."""
     rows, figures = [], {}
     for case in CASES:
         batches = made(case)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
+import click
 import numpy as np
 
 from bench.daemon import Daemon, run_tsd, serving
@@ -290,10 +291,31 @@ class System:
         return (time.perf_counter() - begun) * 1000
 
 
-def reads(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
-    """Run all queries and publish the report."""
+@click.command()
+@click.option("--series", default=100_000, help="Series of an hour at 60 s.")
+@click.option("--day-series", default=1_000, help="Series of a day at 60 s.")
+@click.option("--days", default=30, help="Days of one series at 10 s.")
+@click.option("--open-series", default=20_000, help="Series with 30 points in the open hour.")
+@click.option("--recent", multiple=True, type=int, help="Series of a metric with points up to now; may be repeated.")
+@click.option("--half-stored", is_flag=True, help="Store half of the points of the present hour early.")
+@click.option("--once", default=0, help="Hosts of 8 series, each asked about once: the first load of a dashboard.")
+@click.option("--rounds", default=7, help="Repetitions of each query on each system, alternating.")
+@click.option("--only", default="", help="Only queries with a name that contains this: 'regexp'.")
+def reads(
+    series: int,
+    day_series: int,
+    days: int,
+    open_series: int,
+    recent: tuple[int, ...],
+    half_stored: bool,
+    once: int,
+    rounds: int,
+    only: str,
+) -> None:
+    """Latency of queries: tsd with and without its cache, and VictoriaMetrics with the same points."""
+    size = Size(series, day_series, days, open_series, recent or Size().recent, half_stored, once)
     fresh = open_hour(size, now_ms() // 1000)
-    chosen = [question for question in questions(size, fresh) if wanted(question.name)]
+    chosen = [question for question in questions(size, fresh) if only in question.name]
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         victoria = stack.enter_context(running_victoria(folder / "victoria"))
@@ -321,7 +343,7 @@ def reads(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
                 _measure(mine, peer, daemon, chosen, rounds)
                 found.append(mine)
         end_s = now_ms() // 60_000 * 60
-        latest = [question for question in questions_of_last_hour(size, end_s) if wanted(question.name)]
+        latest = [question for question in questions_of_last_hour(size, end_s) if only in question.name]
         if latest or size.once:
             _measure_last_hour(found[-1], victoria, peer, folder, size, end_s, latest, rounds)
         systems = [*found, peer]

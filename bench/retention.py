@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
 import trio
 
 from bench.daemon import Daemon, serving
@@ -38,9 +39,14 @@ LINES = 2000
 LONGEST_WAIT_S = 120.0  # for space
 
 
+@click.command()
+@click.option("--series", default=1000, help="Series.")
+@click.option("--days", default=40, help="Days in the store.")
+@click.option("--expired", default=10, help="Days that expire.")
+@click.option("--step", "step_s", default=10, help="Seconds between two points of a series.")
+@click.option("--rounds", "count", default=1, help="Rounds.")
 def retention(series: int, days: int, expired: int, step_s: int, count: int) -> None:
-    """Run it `count` times with this many series and days, of which `expired` days have expired, and a point of each
-    series every `step_s` seconds. Publish the report."""
+    """Delete expired points: dry run, speed, and the speed of puts meanwhile."""
     found: dict[str, list[float]] = {}
     for _ in range(count):
         with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from urllib.request import urlopen
 
+import click
 import numpy as np
 import trio
 
@@ -50,9 +51,12 @@ JOBS = {"1h and 1d": ("1h", "1d"), "10m": ("10m",)}
 YEAR_DAYS, REQUESTS = 365, 20  # requests of a round
 
 
+@click.command()
+@click.option("--series", default=300, help="Series of the build.")
+@click.option("--days", default=10, help="Days of the build.")
+@click.option("--rounds", "count", default=3, help="Rounds.")
 def rollup(series: int, days: int, count: int) -> None:
-    """Run it `count` times: builds of this many series and days, and queries of a year of 1,000 series. Publish the
-    report."""
+    """Build rollups: CPU of a raw point and of a cell; and query a year of 1,000 series by day."""
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
         state = Path(name, "raw")

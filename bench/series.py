@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import trio
 
 from bench.daemon import Daemon, serving
@@ -41,8 +42,18 @@ class Figures(NamedTuple):
     peak_mib: float
 
 
-def series(counts: list[int], on_hbase: bool) -> None:
-    """Run it for each count and publish the report."""
+@click.command()
+@click.option(
+    "--count",
+    "counts",
+    type=click.IntRange(min=2000),  # more than the warm-up has
+    multiple=True,
+    default=[100_000, 1_000_000],
+    help="Series; may be repeated.",
+)
+@click.option("--hbase/--no-hbase", "on_hbase", default=False, help="Also on a real HBase.")
+def series(counts: tuple[int, ...], on_hbase: bool) -> None:
+    """New series: memory per series, and rate."""
     rows = []
     found = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder:

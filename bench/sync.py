@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
 from bench.daemon import Daemon, serving
 from bench.lines import START_S, series_text
 from bench.report import machine, publish, spread, table
@@ -51,8 +53,10 @@ class Figures(NamedTuple):
 PACES = [Pace(4, 0), Pace(4, 50_000), Pace(1000, 10), Pace(1000, 10, 10), Pace(1000, 100)]
 
 
+@click.command()
+@click.option("--seconds", default=15, help="Duration of each send rate.")
 def sync(seconds: int) -> None:
-    """Run every rate and publish the report."""
+    """Latency of `sync` under load, and CPU of many small senders."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder:
         for number, pace in enumerate(PACES):

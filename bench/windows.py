@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import trio
 
 from bench.contents import stored
@@ -43,8 +44,11 @@ class Figures(NamedTuple):
         return self.inner_points / max(self.inner_cells, 1)
 
 
-def windows(series: int, lengths_s: Sequence[int]) -> None:
-    """Simulate the hour and publish the report."""
+@click.command()
+@click.option("--series", default=100, help="Series.")
+@click.option("--window", "lengths_s", multiple=True, default=[1, 30, 100, 300], help="Seconds; may be repeated.")
+def windows(series: int, lengths_s: tuple[int, ...]) -> None:
+    """Cells and rows to compact by the length of the window: an hour simulated in a minute."""
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         hbase = stack.enter_context(running_hbase(folder / "hbase"))
