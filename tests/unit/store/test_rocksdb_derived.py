@@ -195,7 +195,7 @@ async def test_a_damaged_run_is_an_error_of_its_rows(tmp_path: Path) -> None:
             batch.put(key, value[:-1] + b"x", runs.handle)
             return [], None
 
-        await store.write_step("damage", "rows", damage)
+        await store.access.write_step("damage", "rows", damage)
         with pytest.raises(StoreError, match="damaged"):
             await store.get("rows", [b"aab1"])
         assert await stored(store, b"aac1")
@@ -215,7 +215,7 @@ async def test_a_run_of_the_same_places_is_replaced_and_another_one_is_joined(tm
             b"aab1": [(b"t:p", late), (b"t:q", new)],
             b"aab2": [(b"t:p", late), (b"t:q", late)],
         }
-        assert await store.read_in_thread(count_runs) == 1
+        assert await store.access.read_in_thread(count_runs) == 1
 
 
 async def test_runs_grow_and_are_divided(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ async def test_runs_grow_and_are_divided(tmp_path: Path) -> None:
         assert [row.key for row in page.rows] == rows
         for row in page.rows:
             assert [int.from_bytes(cell.value, sys.byteorder) for cell in row.cells] == sorted([*range(24)] * 40)
-        runs = await store.read_in_thread(count_runs)
+        runs = await store.access.read_in_thread(count_runs)
         assert runs == 5
         await store.range_deletes.delete_range("rows", b"aab03", b"aab17", changed=[])
         page = await store.page("rows", b"", None, limit=100)

@@ -1,20 +1,21 @@
 """Blocks of the embedded store: rows with a common key prefix in columns, folded from cells a part at a time."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, aclosing
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from contextlib import aclosing
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import trio
 
 from tsd.errors import StoreError
 from tsd.store import ColumnPart, Folded, RangeOf, StepLimit
+from tsd.store.rocksdb.access import DatabaseAccess
 from tsd.store.rocksdb.cached_rows import POINT_BYTES, RowPieces, RowsOfRange
 from tsd.store.rocksdb.database import Batch, Database
 from tsd.store.rocksdb.folding import FoldedPart, FoldPart, fold_part, read_part
 from tsd.store.rocksdb.kept_reads import KeptRead, KeyRange, Keys
 from tsd.store.rocksdb.packed import PackedCells
-from tsd.store.rocksdb.row_cache import RangeScan, RowCache
+from tsd.store.rocksdb.row_cache import RangeScan
 from tsd.store.rocksdb.view import View
 from tsd.store.rocksdb.watches import PrefixWatch
 
@@ -23,37 +24,13 @@ T = TypeVar("T")
 CACHED_SHARE = 2  # parts of cached rows are this many times as large as others: no time is lost while they are read
 
 
-class Engine(Protocol):
-    """The store, as far as blocks need it."""
-
-    def watching(self, table: str, prefix: bytes) -> AbstractContextManager[PrefixWatch]:
-        """Notice writes to rows with a prefix during the block."""
-        ...
-
-    async def read_in_steps(self, steps: Callable[[Database], Generator[None, None, T]]) -> T:
-        """Run a generator on the database, with other tasks between its steps. Raise StoreError."""
-        ...
-
-    def read_now(self, call: str, read: Callable[[Database], T]) -> T:
-        """Read few rows in one step. Raise StoreError."""
-        ...
-
-    async def scan(self, call: str, start: Callable[[Database], Iterator[T]]) -> Callable[[], Awaitable[T]]:
-        """Start a scan of the database. Return a function that does the next step, at the pace that ingest leaves."""
-        ...
-
-    async def write_step(self, call: str, table: str, change: Callable[[Database, Batch], tuple[list[bytes], T]]) -> T:
-        """See EmbeddedRewrites."""
-        ...
-
-
 class EmbeddedBlocks:
     """ColumnBlocks of the embedded store."""
 
-    def __init__(self, engine: Engine, folding: trio.Lock, cache: RowCache) -> None:
-        self._engine = engine
+    def __init__(self, access: DatabaseAccess, folding: trio.Lock) -> None:
+        self._access = access
         self._folding = folding
-        self._cache = cache
+        self._cache = access.watches.cache
 
     async def fold(self, table: str, prefix: bytes, *, least_rows: int = 1) -> Folded:
         """See ColumnBlocks."""
@@ -61,10 +38,10 @@ class EmbeddedBlocks:
         start: bytes | None = prefix
         async with self._folding:
             while start is not None:
-                with self._engine.watching(table, prefix) as watch:
-                    part = await self._engine.read_in_steps(partial(_read_rows, table, prefix, start, least_rows))
+                with self._access.watches.of_prefix(table, prefix) as watch:
+                    part = await self._access.read_in_steps(partial(_read_rows, table, prefix, start, least_rows))
                     folded = await trio.to_thread.run_sync(fold_part, part)
-                    if folded is not None and await self._engine.write_step("fold", table, _replacing(watch, folded)):
+                    if folded is not None and await self._access.write_step("fold", table, _replacing(watch, folded)):
                         cells += len(folded.moved)
                         points += folded.points
                 start = part.next_start
@@ -72,14 +49,14 @@ class EmbeddedBlocks:
 
     async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
         """See ColumnBlocks."""
-        page = await self._engine.read_in_steps(
+        page = await self._access.read_in_steps(
             lambda database: database.plain_view(table, stop).page(start, 1, 1, None)
         )
         return page.rows[0].key if page.rows else None
 
     async def get_columns(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart]:
         """See ColumnBlocks."""
-        return await self._engine.read_in_steps(lambda database: database.view(table).get_columns(rows))
+        return await self._access.read_in_steps(lambda database: database.view(table).get_columns(rows))
 
     def get_columns_now(self, table: str, rows: Sequence[bytes], limit: StepLimit) -> list[ColumnPart] | None:
         """See ColumnBlocks."""
@@ -114,7 +91,7 @@ class EmbeddedBlocks:
         if (kept := reads.find(table, wanted, limit)) is not None:
             return kept
         stop = wanted.stop if isinstance(wanted, KeyRange) else None
-        parts = self._engine.read_now(call, lambda database: read(database.view(table, stop)))
+        parts = self._access.read_now(call, lambda database: read(database.view(table, stop)))
         if parts is not None:
             reads.keep(table, wanted, parts)
         return parts
@@ -162,7 +139,7 @@ class EmbeddedBlocks:
         """Yield the rows from `start` to before `stop` from the database."""
         if stop is not None and start >= stop:
             return
-        step = await self._engine.scan(
+        step = await self._access.scan(
             "read_columns", lambda database: database.view(table, stop).columns(start, limit_bytes)
         )
         while (parts := await step()) != []:

@@ -9,7 +9,7 @@ DaemonRuns if another process has the database open, and to StoreError otherwise
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, cast
@@ -133,6 +133,11 @@ class DerivedFamily(NamedTuple):
     handle: rocksdict.ColumnFamily
     width: int  # of the prefixes
 
+    def drop(self, batch: Batch, rows: Iterable[bytes]) -> None:
+        """Add the removal of the values that depend on some rows to a batch."""
+        for prefix in {row[: self.width] for row in set(rows)}:
+            batch.delete(prefix, self.handle)
+
 
 class Database:
     """RocksDB in a folder, with a column family for each table. The constructor opens it."""
@@ -201,7 +206,7 @@ class Database:
         return made
 
     def families(self, table: str) -> Mapping[bytes, int]:
-        """See VersionDatabase."""
+        """Return how many versions each family of a table keeps. Raise NoTable."""
         with self.translated():
             record = None if self._closed else self._rdict.get((table + VERSIONS).encode())
         if record is None:
@@ -209,13 +214,13 @@ class Database:
         return {name: int(versions) for name, versions in map(bytes.split, record.splitlines())}
 
     def version_view(self, table: str, stop: bytes | None = None) -> VersionView:
-        """See VersionDatabase."""
+        """Return a snapshot of a table, up to before the row `stop`."""
         families = self.families(table)
         with self.translated():
             return VersionView(self._family(table + VERSIONS).rows, stop, self.translated, families)
 
     def read_versions(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See VersionDatabase."""
+        """Return the values under keys, None for an absent one."""
         family = self._family(table + VERSIONS)
         with self.translated():
             return cast(list[bytes | None], family.rows.get(cast(list[str | int | float | bytes | bool], keys)))

@@ -5,20 +5,20 @@ row deletes that key in its batch, and so all values of the prefix; the next val
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import trio
-from rocksdict import RdictIter, ReadOptions, WriteBatch
+from rocksdict import RdictIter, ReadOptions
 
 from tsd.codec.blocks.run import Matrix
 from tsd.errors import StoreError
-from tsd.store import CellMatrix, Put
+from tsd.store import CellMatrix
 from tsd.store.cells import prefix_end
-from tsd.store.rocksdb.database import Batch, Database, DerivedFamily
+from tsd.store.rocksdb.access import DatabaseAccess
+from tsd.store.rocksdb.database import Batch, Database
 from tsd.store.rocksdb.keys import ESCAPED_ZERO, row_prefix
 from tsd.store.rocksdb.runs import RunChange, add_runs
 from tsd.store.rocksdb.watches import PrefixWatch
@@ -29,47 +29,17 @@ RUNS_AT_ONCE = 8  # encoded by one call in a thread, and written in one step: a 
 _NAME_BYTES = 1  # of the length before each name in the list of names
 
 
-class Engine(Protocol):
-    """The store, as far as derived values need it."""
-
-    def watching(self, table: str, prefix: bytes) -> AbstractContextManager[PrefixWatch]:
-        """Notice writes to rows with a prefix during the block."""
-        ...
-
-    async def put_unnoticed(self, table: str, cells: Sequence[Put], watch: PrefixWatch) -> None:
-        """See Store.put, without a change of the watch."""
-        ...
-
-    def count_puts(self, cells: int) -> None:
-        """Count cells that a write step has put."""
-        ...
-
-    async def write_step(
-        self,
-        call: str,
-        table: str,
-        change: Callable[[Database, Batch], tuple[list[bytes], T]],
-        by: PrefixWatch | None = None,
-    ) -> T:
-        """See EmbeddedRewrites. The watch `by` does not notice the write."""
-        ...
-
-    async def read_in_thread(self, read: Callable[[Database], T]) -> T:
-        """Run a function on the database in a thread. Raise StoreError."""
-        ...
-
-
 class EmbeddedDerived:
     """DerivedValues of the embedded store."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, access: DatabaseAccess) -> None:
+        self._access = access
 
     async def derive(
         self, table: str, prefix: bytes, compute: Callable[[], Awaitable[Mapping[bytes, bytes] | None]]
     ) -> bool:
         """See DerivedValues."""
-        with self._engine.watching(table, prefix) as watch:
+        with self._access.watches.of_prefix(table, prefix) as watch:
             values = await compute()
             return values is not None and await self._store(watch, values)
 
@@ -77,19 +47,19 @@ class EmbeddedDerived:
         self, table: str, prefix: bytes, parts: Iterator[CellMatrix], values: Mapping[bytes, bytes] | None
     ) -> bool:
         """See DerivedValues. Cells are stored in runs, unless the table has cells of such rows itself."""
-        engine = self._engine
-        with engine.watching(table, prefix) as watch:
-            takes_runs, is_new = await engine.read_in_thread(partial(_takes_runs, table, prefix))
+        access = self._access
+        with access.watches.of_prefix(table, prefix) as watch:
+            takes_runs, is_new = await access.read_in_thread(partial(_takes_runs, table, prefix))
             cells = 0
             while some := await trio.to_thread.run_sync(lambda: list(islice(parts, RUNS_AT_ONCE))):
                 takes_runs = takes_runs and await self._put_runs(watch, some)
                 if not takes_runs:
                     for part in some:
-                        await engine.put_unnoticed(table, await trio.to_thread.run_sync(part.puts), watch)
+                        await access.put_unnoticed(table, await trio.to_thread.run_sync(part.puts), watch)
                 cells += sum(part.cells for part in some)
             if values is None or not takes_runs:
                 return False
-            if not is_new and cells != await engine.read_in_thread(partial(_cells_in_runs, table, prefix)):
+            if not is_new and cells != await access.read_in_thread(partial(_cells_in_runs, table, prefix)):
                 return False
             return await self._store(watch, values)
 
@@ -101,10 +71,10 @@ class EmbeddedDerived:
         def next_stamp(database: Database, _: Batch) -> tuple[list[bytes], int | None]:
             return [], database.clock.next_newest()
 
-        stamp = await self._engine.write_step("put_new", table, next_stamp)
+        stamp = await self._access.write_step("put_new", table, next_stamp)
         if stamp is None:
             return False
-        change = await self._engine.read_in_thread(partial(_change_of_runs, table, parts, stamp))
+        change = await self._access.read_in_thread(partial(_change_of_runs, table, parts, stamp))
 
         def add(database: Database, batch: Batch) -> tuple[list[bytes], bool]:
             if watch.changed:
@@ -112,9 +82,9 @@ class EmbeddedDerived:
             change.add_to(batch, database.runs(table) or database.create_runs(table))
             return [row for part in parts for row in part.rows], True
 
-        if not await self._engine.write_step("put_new", table, add, watch):
+        if not await self._access.write_step("put_new", table, add, watch):
             return False
-        self._engine.count_puts(sum(part.cells for part in parts))
+        self._access.count["cells_put"] += sum(part.cells for part in parts)
         return True
 
     async def _store(self, watch: PrefixWatch, values: Mapping[bytes, bytes]) -> bool:
@@ -132,7 +102,7 @@ class EmbeddedDerived:
                 batch.put(prefix + name, value, family.handle)
             return [], True
 
-        return await self._engine.write_step("derive", table, change)
+        return await self._access.write_step("derive", table, change)
 
     async def derived(self, table: str, prefixes: Sequence[bytes], kinds: bytes) -> dict[bytes, dict[bytes, bytes]]:
         """See DerivedValues."""
@@ -146,7 +116,7 @@ class EmbeddedDerived:
             found = {prefix: _read(at, prefix, kinds) for prefix in prefixes}
             return {prefix: values for prefix, values in found.items() if values is not None}
 
-        return await self._engine.read_in_thread(read)
+        return await self._access.read_in_thread(read)
 
 
 def _takes_runs(table: str, prefix: bytes, database: Database) -> tuple[bool, bool]:
@@ -203,12 +173,6 @@ def _read(at: RdictIter, prefix: bytes, kinds: bytes) -> dict[bytes, bytes] | No
                 return None
             found[name] = at.value()
     return found
-
-
-def drop(batch: WriteBatch, family: DerivedFamily, rows: Iterable[bytes]) -> None:
-    """Add the removal of the values that depend on some rows to a batch."""
-    for prefix in {row[: family.width] for row in set(rows)}:
-        batch.delete(prefix, family.handle)
 
 
 def _joined(names: Iterable[bytes]) -> bytes:

@@ -1,12 +1,13 @@
 """Rewrites of the embedded store: changes of some rows in one batch, after a read of the cells that they replace."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from tsd.store.capabilities import JoinCells, Rewrite
 from tsd.store.cells import Put
+from tsd.store.rocksdb.access import DatabaseAccess
 from tsd.store.rocksdb.database import Batch, Database
 from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, time_of
 
@@ -17,26 +18,15 @@ JOINED_CELLS = 128  # read and written in one step of joins, which take half as 
 STEP_BYTES = 64 << 10  # of columns and values that are read to be joined in one step
 
 
-class Engine(Protocol):
-    """The store, as far as rewrites need it."""
-
-    def watching_rows(self, table: str, rows: Collection[bytes]) -> AbstractContextManager[Collection[bytes]]:
-        """See AtomicRewrites."""
-
-    async def write_step(self, call: str, table: str, change: Callable[[Database, Batch], tuple[list[bytes], T]]) -> T:
-        """Write the batch that `change` fills, for the rows that it returns, in one step with what it reads. Return
-        its other result. Raise StoreError."""
-
-
 class EmbeddedRewrites:
     """AtomicRewrites of the embedded store."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, access: DatabaseAccess) -> None:
+        self._access = access
 
     def watching(self, table: str, rows: Collection[bytes]) -> AbstractContextManager[Collection[bytes]]:
         """See AtomicRewrites."""
-        return self._engine.watching_rows(table, rows)
+        return self._access.watches.of_rows(table, rows)
 
     async def rewrite(
         self, table: str, changes: Sequence[Rewrite], *, written: Collection[bytes] | None = None
@@ -51,7 +41,7 @@ class EmbeddedRewrites:
                 changed = add_rewrites(database, batch, table, part, written)
                 return [one.row for one, is_done in zip(part, changed, strict=True) if is_done], changed
 
-            done += await self._engine.write_step("rewrite", table, change)  # begins with a checkpoint
+            done += await self._access.write_step("rewrite", table, change)  # begins with a checkpoint
         return done
 
     async def join(self, table: str, rows: Sequence[bytes], join: JoinCells) -> list[bytes]:
@@ -64,7 +54,7 @@ class EmbeddedRewrites:
                 end, joined = add_joins(database, batch, table, rows, at, join)
                 return joined, (end, joined)
 
-            at, joined = await self._engine.write_step("join", table, change)  # begins with a checkpoint
+            at, joined = await self._access.write_step("join", table, change)  # begins with a checkpoint
             done += joined
         return done
 

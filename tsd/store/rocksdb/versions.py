@@ -9,13 +9,15 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import trio
 
 from tsd.codec.putline import HOUR_MS
 from tsd.store.cells import Cell, Page, Table
+from tsd.store.rocksdb.access import BATCH_CELLS, DatabaseAccess
+from tsd.store.rocksdb.database import VERSIONS, Database
 from tsd.store.rocksdb.version_chunks import Versions, decode_chunk, encode_chunk, hour_of, joined, merged, split_chunk
 from tsd.store.rocksdb.version_reads import Gathered, VersionView, column_prefix, has_chunks, time_in, time_suffix
 from tsd.store.rules import check_place, check_times
@@ -23,41 +25,8 @@ from tsd.store.versions import ALL, END_MS, UNBOUNDED, VersionColumns, VersionPa
 
 T = TypeVar("T")
 
-BATCH_CELLS = 512  # per write; larger batches cost as much per cell
 BATCH_BYTES = 256 << 10  # of chunks written at once, or read to be merged
 SLICE_HOURS = 4096  # of columns that are encoded at once
-
-
-class VersionDatabase(Protocol):
-    """The part of the engine's database that has tables with versions. Calls raise StoreError."""
-
-    def families(self, table: str) -> Mapping[bytes, int]:
-        """Return how many versions each family of a table keeps. Raise NoTable."""
-        ...
-
-    def version_view(self, table: str, stop: bytes | None = None) -> VersionView:
-        """Return a snapshot of a table, up to before the row `stop`."""
-        ...
-
-    def read_versions(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values under keys, None for an absent one."""
-        ...
-
-
-class Engine(Protocol):
-    """The engine's calls for versions. It counts them, and reopens its database after an error."""
-
-    async def read_in_steps(self, steps: Callable[[VersionDatabase], Generator[None, None, T]]) -> T:
-        """Run a read with checkpoints."""
-        ...
-
-    async def create_versioned(self, tables: Sequence[Table]) -> list[str]:
-        """Create the missing tables and return their names."""
-        ...
-
-    async def write_versions(self, table: str, changes: Callable[[VersionDatabase], "Changes"]) -> "Changes":
-        """Write changes atomically, and return them."""
-        ...
 
 
 class Changes:
@@ -81,16 +50,18 @@ class _Hour(NamedTuple):
 class EmbeddedVersions:
     """VersionedCells of the embedded store."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, access: DatabaseAccess) -> None:
+        self._access = access
 
     async def create_tables(self, tables: Sequence[Table]) -> list[str]:
         """See VersionedCells."""
-        return await self._engine.create_versioned(tables)
+        await self._access.enter_writing("create_versioned")
+        with self._access.opened.writing():
+            return self._access.database.create_versioned(tables)
 
     async def families(self, table: str) -> Mapping[bytes, int]:
         """See VersionedCells."""
-        return await self._engine.read_in_steps(lambda database: _families(database, table))
+        return await self._access.read_in_steps(lambda database: _families(database, table))
 
     async def put(self, table: str, cells: Sequence[VersionPut]) -> None:
         """See VersionedCells."""
@@ -98,7 +69,7 @@ class EmbeddedVersions:
 
     async def put_columns(self, table: str, columns: VersionColumns) -> None:
         """See VersionedCells."""
-        families = await self._engine.read_in_steps(lambda database: _families(database, table))
+        families = await self._access.read_in_steps(lambda database: _families(database, table))
         for row, column in columns.places:
             check_place(families, row, column)
         check_times(columns.times_ms)
@@ -115,7 +86,7 @@ class EmbeddedVersions:
         """Put columns of families that keep a few versions."""
         cells = await trio.to_thread.run_sync(columns.puts, places)
         for at in range(0, len(cells), BATCH_CELLS):
-            await self._engine.write_versions(table, partial(_changes, table, cells[at : at + BATCH_CELLS]))
+            await self._write(table, partial(_changes, table, cells[at : at + BATCH_CELLS]))
             await trio.lowlevel.checkpoint()
 
     async def _put_hours(self, table: str, hours: Sequence[_Hour]) -> None:
@@ -123,12 +94,28 @@ class EmbeddedVersions:
         at = 0
         while at < len(hours):
             part = hours[at : at + BATCH_CELLS]
-            at += (await self._engine.write_versions(table, partial(_hour_changes, table, part))).hours
+            at += (await self._write(table, partial(_hour_changes, table, part))).hours
             await trio.lowlevel.checkpoint()
+
+    async def _write(self, table: str, changes: Callable[[Database], Changes]) -> Changes:
+        """Write changes in one atomic step with what they read, and return them."""
+        await self._access.enter_writing("write_versions")
+        return await self._access.retried(partial(self._write_now, table, changes))
+
+    def _write_now(self, table: str, changes: Callable[[Database], Changes]) -> Changes:
+        database = self._access.database
+        found = changes(database)
+        batch = database.batch(table + VERSIONS)
+        for key in found.deletes:
+            batch.delete(key)
+        for key, value in found.puts.items():
+            batch.put(key, value)
+        self._access.write(batch, table + VERSIONS, ())
+        return found
 
     async def get_columns(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> VersionColumns:
         """See VersionedCells."""
-        return await self._engine.read_in_steps(lambda database: database.version_view(table).get(rows, wanted))
+        return await self._access.read_in_steps(lambda database: database.version_view(table).get(rows, wanted))
 
     async def get(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> dict[bytes, list[Cell]]:
         """See VersionedCells."""
@@ -142,7 +129,7 @@ class EmbeddedVersions:
         if stop is not None and start >= stop:
             await trio.lowlevel.checkpoint()
             return VersionPage(Gathered().columns(), None)
-        return await self._engine.read_in_steps(
+        return await self._access.read_in_steps(
             lambda database: database.version_view(table, stop).page(start, limit, wanted)
         )
 
@@ -156,7 +143,7 @@ class EmbeddedVersions:
     ) -> None:
         """See VersionedCells."""
 
-        def changes(database: VersionDatabase) -> Changes:
+        def changes(database: Database) -> Changes:
             found, view, families = Changes(), database.version_view(table), database.families(table)
             for column in columns:
                 if has_chunks(families, column):
@@ -166,10 +153,10 @@ class EmbeddedVersions:
                     found.deletes += (key for key in keys if time_in(key) >= since_ms)
             return found
 
-        await self._engine.write_versions(table, changes)
+        await self._write(table, changes)
 
 
-def _families(database: VersionDatabase, table: str) -> Generator[None, None, Mapping[bytes, int]]:
+def _families(database: Database, table: str) -> Generator[None, None, Mapping[bytes, int]]:
     yield from ()
     return database.families(table)
 
@@ -206,7 +193,7 @@ def _hours(columns: VersionColumns, places: Sequence[int]) -> list[_Hour]:
     return found
 
 
-def _hour_changes(table: str, hours: Sequence[_Hour], database: VersionDatabase) -> Changes:
+def _hour_changes(table: str, hours: Sequence[_Hour], database: Database) -> Changes:
     """Return the changes that write the first ones of some hours."""
     found, size = Changes(), 0
     stored = database.read_versions(table, [hour.prefix + time_suffix(hour.start_ms) for hour in hours])
@@ -268,7 +255,7 @@ def _without(versions: Versions, since_ms: int, until_ms: int) -> Versions:
     return joined([versions.at(0, start), versions.at(end, len(versions.times_ms))])
 
 
-def _changes(table: str, cells: Sequence[VersionPut], database: VersionDatabase) -> Changes:
+def _changes(table: str, cells: Sequence[VersionPut], database: Database) -> Changes:
     """Return the changes that write versions. Families that keep all are not read."""
     families, found = database.families(table), Changes()
     bounded: dict[tuple[bytes, bytes], dict[int, bytes]] = {}

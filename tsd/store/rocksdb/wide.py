@@ -1,29 +1,20 @@
 """Wide rows of the embedded store: a read seeks to its first column."""
 
-from collections.abc import Callable, Collection, Generator, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Collection, Generator, Sequence
+from typing import TypeVar
 
 from tsd.store.cells import Cell, Put
+from tsd.store.rocksdb.access import DatabaseAccess
 from tsd.store.rocksdb.database import Database
 
 T = TypeVar("T")
 
 
-class Engine(Protocol):
-    """The store, as far as these calls need it."""
-
-    async def read_in_steps(self, steps: Callable[[Database], Generator[None, None, T]]) -> T:
-        """Run a generator on the database, with other tasks between its steps. Raise StoreError."""
-
-    async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
-        """See Store."""
-
-
 class EmbeddedWideRows:
     """WideRows of the embedded store."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, access: DatabaseAccess) -> None:
+        self._access = access
 
     async def get_between(
         self, table: str, rows: Collection[bytes], first: bytes, last: bytes
@@ -34,7 +25,7 @@ class EmbeddedWideRows:
             database.require(table)
             return database.view(table).between(rows, first, last)
 
-        return await self._engine.read_in_steps(steps)
+        return await self._access.read_in_steps(steps)
 
     async def row_keys(self, table: str, start: bytes, stop: bytes | None, *, limit: int) -> list[bytes]:
         """See WideRows. All keys are from one snapshot."""
@@ -43,8 +34,8 @@ class EmbeddedWideRows:
             database.require(table)
             return database.view(table, stop).row_keys(start, limit)
 
-        return await self._engine.read_in_steps(steps)
+        return await self._access.read_in_steps(steps)
 
     async def replace(self, table: str, cells: Sequence[Put]) -> None:
         """See WideRows. A cell has one version."""
-        await self._engine.put(table, cells)
+        await self._access.put(table, cells, None)
