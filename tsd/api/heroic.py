@@ -16,7 +16,6 @@ from tsd.api.points import PutHandler, parse_flags
 from tsd.codec.kairosline import put_line
 from tsd.codec.putline import illegal
 from tsd.errors import BadLine, Refused, json_mistake
-from tsd.ingest.intake import Intake
 from tsd.server.http.messages import Endpoint, Request, Response
 
 POINTS = "points"
@@ -123,9 +122,8 @@ def _tags(series: Series, resource_tags: frozenset[str] | None) -> Mapping[str, 
 class WriteEndpoint:
     """/write."""
 
-    def __init__(self, handler: PutHandler, intake: Intake, resource_tags: frozenset[str] | None) -> None:
+    def __init__(self, handler: PutHandler, resource_tags: frozenset[str] | None) -> None:
         self._handler = handler
-        self._intake = intake
         self._parse = partial(parse_write, resource_tags=resource_tags)
 
     async def answer(self, request: Request) -> Response:
@@ -137,12 +135,12 @@ class WriteEndpoint:
         flags = parse_flags(request)
         await self._handler.throttle(request.peer)
         try:
-            errors = await store_body(self._handler, self._parse, self._intake.take, request, flags)
+            errors = await store_body(self._handler, self._parse, self._handler.intake.take, request, flags)
         except BadLine as error:
             return errors_response(400, [str(error).removeprefix("illegal argument: ")])
         return errors or errors_response(200, [])
 
 
-def routes(handler: PutHandler, intake: Intake, resource_tags: frozenset[str] | None) -> dict[str, Endpoint]:
+def routes(handler: PutHandler, resource_tags: frozenset[str] | None) -> dict[str, Endpoint]:
     """Return the endpoint. `resource_tags` are those of Heroic's table, None for other layouts."""
-    return {"write": with_errors(WriteEndpoint(handler, intake, resource_tags).answer)}
+    return {"write": with_errors(WriteEndpoint(handler, resource_tags).answer)}

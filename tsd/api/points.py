@@ -416,7 +416,7 @@ class PutHandler:
         limits: BodyLimits = DEFAULT_LIMITS,
     ) -> None:
         self.limits = limits
-        self._intake = intake
+        self.intake = intake
         self._store = store
         self._timeout_s = timeout_s
 
@@ -430,7 +430,7 @@ class PutHandler:
         if peer.client.debt_s:
             await peer.throttle()
 
-    async def parse(self, request: Request, parse: Callable[[bytes], BodySlice]) -> list[BodySlice]:
+    async def _parse(self, request: Request, parse: Callable[[bytes], BodySlice]) -> list[BodySlice]:
         """Parse a request's body, see `parse_slices`. A body that is refused whole counts as one refused line, and the
         log of refused lines keeps its error. Raise Refused."""
         try:
@@ -438,12 +438,14 @@ class PutHandler:
         except Refused as error:
             if request.body and not request.body.isspace():
                 message = f"{error.message}: {error.details}" if error.details else error.message
-                self._intake.refuse_points([illegal(message)], [(_path(request),)], request.peer)
+                self.intake.refuse_points([illegal(message)], [(_path(request),)], request.peer)
             raise
 
-    async def put(self, slices: list[BodySlice], echo: Echo, ingest: Ingest, request: Request) -> Response:
-        """Ingest the lines of a request, and respond when they are on disk, or with `sync` in the store. Raise
+    async def put(self, request: Request, parse: Callable[[bytes], BodySlice], echo: Echo, ingest: Ingest) -> Response:
+        """Ingest the points of a request, and respond when they are on disk, or with `sync` in the store. Raise
         Refused; after status 503 a client may repeat the request."""
+        await self.throttle(request.peer)
+        slices = await self._parse(request, parse)
         if not any(one.size for one in slices):
             raise Refused(400, "No datapoints found in content")
         flags = parse_flags(request, wrong_status=500)  # as late as in OpenTSDB, and with its status
@@ -464,8 +466,8 @@ class PutHandler:
     ) -> PutOutcome:
         """Ingest the lines of a request, and return when they are on disk, or with `sync` in the store. `kept`: None
         for points that are kept as responses show them. Raise Refused."""
-        if not self._intake.backpressure.is_open:
-            await self._wait(self._intake.backpressure.wait_open, "Please throttle writes")
+        if not self.intake.backpressure.is_open:
+            await self._wait(self.intake.backpressure.wait_open, "Please throttle writes")
         failures: list[PutFailure] = []
         accepted: list[tuple[BodySlice, Sequence[int]]] = []
         position = 0
@@ -478,7 +480,7 @@ class PutHandler:
             failures += await _failures(one, refused, points, flags, echo) if is_shown else [UNSHOWN] * len(refused)
             numbers = [number for number in one.points if number not in refused] if refused else one.points
             accepted.append((one, numbers))
-        on_disk = partial(self._intake.wait_synced, position, hurry=True)
+        on_disk = partial(self.intake.wait_synced, position, hurry=True)
         await self._wait(on_disk, "The journal cannot be written, please try again")
         outcome = PutOutcome(sum(len(numbers) for _, numbers in accepted), failures)
         if flags.sync and outcome.accepted:
@@ -490,7 +492,7 @@ class PutHandler:
         with trio.move_on_after(self._timeout_s) as scope:
             await until()
         if scope.cancelled_caught:
-            raise Refused(503, message, "; ".join(sorted(self._intake.backpressure.reasons)))
+            raise Refused(503, message, "; ".join(sorted(self.intake.backpressure.reasons)))
 
     async def _ingest(
         self, one: BodySlice, ingest: Ingest, echo: Echo, request: Request, kept: KeptTexts | None
@@ -502,7 +504,7 @@ class PutHandler:
         left = iter(one.refused.items())
         while some := list(islice(left, YIELD_POINTS)):
             texts = [(_text(request, points[at]),) if kept is None else kept(one, at) for at, _ in some]
-            self._intake.refuse_points([error for _, error in some], texts, request.peer)
+            self.intake.refuse_points([error for _, error in some], texts, request.peer)
             await trio.lowlevel.checkpoint()
         block, done, position = one.lines, 0, 0
         while block:

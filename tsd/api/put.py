@@ -41,7 +41,6 @@ from tsd.codec.putline import (
     illegal,
 )
 from tsd.errors import Refused
-from tsd.ingest.intake import Intake
 from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.tables.writing import HistogramBodies, RollupBodies, RollupKind
 
@@ -132,10 +131,9 @@ def put_line(point: JsonPoint | None, rules: NameRules) -> bytes:
 class PutEndpoint:
     """/api/put."""
 
-    def __init__(self, handler: PutHandler, intake: Intake, rules: NameRules, header: str) -> None:
+    def __init__(self, handler: PutHandler, rules: NameRules, header: str) -> None:
         """`header` is `tsd.http.header_tag`."""
         self._handler = handler
-        self._ingest = intake.take
         self._rules = rules
         self._header = header
 
@@ -143,15 +141,14 @@ class PutEndpoint:
         """Ingest the points of a request. Raise Refused."""
         check_method(request, "POST")
         tag = parse_header_tag(request, self._header)
-        await self._handler.throttle(request.peer)
         parse = partial(parse_put, tag=tag, rules=self._rules)
-        slices = await self._handler.parse(request, parse)
-        return await self._handler.put(slices, lambda one: parse_points(one.text, tag), self._ingest, request)
+        take = self._handler.intake.take
+        return await self._handler.put(request, parse, lambda one: parse_points(one.text, tag), take)
 
 
-def routes(handler: PutHandler, intake: Intake, rules: NameRules, header: str) -> dict[str, Endpoint]:
+def routes(handler: PutHandler, rules: NameRules, header: str) -> dict[str, Endpoint]:
     """/api/put."""
-    return {"api/put": PutEndpoint(handler, intake, rules, header).answer}
+    return {"api/put": PutEndpoint(handler, rules, header).answer}
 
 
 _NULL = msgspec.Raw(b"null")
@@ -190,17 +187,14 @@ class PutRollup(NamedTuple):
 class RollupEndpoint:
     """/api/rollup."""
 
-    def __init__(self, handler: PutHandler, intake: Intake, rollups: RollupBodies | None) -> None:
+    def __init__(self, handler: PutHandler, rollups: RollupBodies | None) -> None:
         self._handler = handler
-        self._ingest = intake.take_summaries
         self._rollups = rollups
 
     async def answer(self, request: Request) -> Response:
         """Ingest the rollups of a request. Raise Refused."""
         check_method(request, "POST")
-        await self._handler.throttle(request.peer)
-        slices = await self._handler.parse(request, self._parse)
-        return await self._handler.put(slices, self._echo, self._ingest, request)
+        return await self._handler.put(request, self._parse, self._echo, self._handler.intake.take_summaries)
 
     def _parse(self, text: bytes) -> BodySlice:
         return to_lines(text, self._points(text), self._line)
@@ -245,9 +239,9 @@ def _kind(rollup: PutRollup) -> RollupKind:
     return RollupKind(interval, rollup.aggregator or (None if interval else group_by), group_by)
 
 
-def rollup_routes(handler: PutHandler, intake: Intake, rollups: RollupBodies | None) -> dict[str, Endpoint]:
+def rollup_routes(handler: PutHandler, rollups: RollupBodies | None) -> dict[str, Endpoint]:
     """/api/rollup; `rollups` is None if they are not configured."""
-    return {"api/rollup": RollupEndpoint(handler, intake, rollups).answer}
+    return {"api/rollup": RollupEndpoint(handler, rollups).answer}
 
 
 MAX_ID = 255
@@ -284,17 +278,14 @@ class PutHistogram(NamedTuple):
 class HistogramEndpoint:
     """/api/histogram."""
 
-    def __init__(self, handler: PutHandler, intake: Intake, histograms: HistogramBodies) -> None:
+    def __init__(self, handler: PutHandler, histograms: HistogramBodies) -> None:
         self._handler = handler
-        self._ingest = intake.take_summaries
         self._histograms = histograms
 
     async def answer(self, request: Request) -> Response:
         """Ingest the histograms of a request. Raise Refused."""
         check_method(request, "POST")
-        await self._handler.throttle(request.peer)
-        slices = await self._handler.parse(request, self._parse)
-        return await self._handler.put(slices, _echo, self._ingest, request)
+        return await self._handler.put(request, self._parse, _echo, self._handler.intake.take_summaries)
 
     def _parse(self, text: bytes) -> BodySlice:
         return to_lines(text, parse_histograms(text), self._line)
@@ -351,11 +342,11 @@ def _echo(one: BodySlice) -> list[PutHistogram | None]:
     return parse_histograms(one.text)
 
 
-def histogram_routes(handler: PutHandler, intake: Intake, histograms: HistogramBodies | None) -> dict[str, Endpoint]:
+def histogram_routes(handler: PutHandler, histograms: HistogramBodies | None) -> dict[str, Endpoint]:
     """/api/histogram; `histograms` is None if they are not configured."""
     if histograms is None:
         return {"api/histogram": _no_histograms}
-    return {"api/histogram": HistogramEndpoint(handler, intake, histograms).answer}
+    return {"api/histogram": HistogramEndpoint(handler, histograms).answer}
 
 
 async def _no_histograms(_request: Request) -> Response:

@@ -135,11 +135,11 @@ def _put_handler(parts: CoreParts) -> PutHandler:
 
 def _put_routes(parts: CoreParts) -> dict[str, Endpoint]:
     """Return the endpoints that accept points."""
-    intake, handler = parts.ingest.intake, _put_handler(parts)
+    handler = _put_handler(parts)
     return {
-        **put.routes(handler, intake, name_rules(parts.config), parts.config.header_tag),
-        **put.rollup_routes(handler, intake, parts.tables.rollups),
-        **put.histogram_routes(handler, intake, parts.tables.histograms),
+        **put.routes(handler, name_rules(parts.config), parts.config.header_tag),
+        **put.rollup_routes(handler, parts.tables.rollups),
+        **put.histogram_routes(handler, parts.tables.histograms),
     }
 
 
@@ -159,7 +159,6 @@ def _kairosdb_routes(parts: CoreParts, watch: health.Health) -> dict[str, Endpoi
     return kairosdb.routes(
         kairosdb.KairosParts(
             _put_handler(parts),
-            parts.ingest.intake,
             queries,
             parts.tables.catalog,
             parts.tables.services,
@@ -178,7 +177,7 @@ def _heroic_routes(parts: CoreParts) -> dict[str, Endpoint]:
     if not (config.heroic or config.has_heroic_tables):
         return {}
     resource_tags = config.resource_tags if config.has_heroic_tables else None
-    return heroic.routes(_put_handler(parts), parts.ingest.intake, resource_tags)
+    return heroic.routes(_put_handler(parts), resource_tags)
 
 
 def _entity_routes(parts: CoreParts) -> dict[str, Endpoint]:

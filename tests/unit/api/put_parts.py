@@ -42,7 +42,7 @@ def put_of(
 ) -> Endpoint:
     """/api/put. `special`: characters allowed in names in addition."""
     handler = handler_of(parts, flush, timeout_s=timeout_s, limits=limits)
-    return routes(handler, parts.intake, NameRules(special), header)["api/put"]
+    return routes(handler, NameRules(special), header)["api/put"]
 
 
 def make_request(
@@ -89,6 +89,6 @@ def summaries_of(parts: Parts) -> dict[str, Endpoint]:
     rollups = RollupChecker(rules.rollups, rules.names) if rules.rollups else None
     histograms = None if rules.histogram_id is None else HistogramChecker(rules.histogram_id, rules.names)
     return {
-        **put.rollup_routes(handler, parts.intake, rollups),
-        **put.histogram_routes(handler, parts.intake, histograms),
+        **put.rollup_routes(handler, rollups),
+        **put.histogram_routes(handler, histograms),
     }

@@ -33,7 +33,7 @@ class Kept:
         self.parts = parts
         self.unstored = folder / "unstored"
         self.log = RejectedLog(folder / "rejected", self.unstored, max_bytes=MANY, per_second=MANY, now_ms=lambda: 1)
-        kairosdb = DatapointsEndpoint(handler_of(parts), parts.intake, has_ttl=False, has_texts=False)
+        kairosdb = DatapointsEndpoint(handler_of(parts), has_ttl=False, has_texts=False)
         self.endpoints: dict[str, Endpoint] = {"api/datapoints": kairosdb.answer}
 
     async def keep(self, *lines: bytes) -> None:

@@ -8,7 +8,7 @@ from tsd.api.messages import check_method
 from tsd.api.points import PutHandler, parse_flags
 from tsd.codec.kairosline import is_text_line
 from tsd.errors import Refused
-from tsd.ingest.intake import Intake, Taken
+from tsd.ingest.intake import Taken
 from tsd.server.http.messages import Request, Response
 from tsd.server.peer import Peer
 
@@ -18,9 +18,8 @@ NO_INPUT = "Invalid json. No content due to end of input."
 class DatapointsEndpoint:
     """/api/v1/datapoints."""
 
-    def __init__(self, handler: PutHandler, intake: Intake, *, has_ttl: bool, has_texts: bool) -> None:
+    def __init__(self, handler: PutHandler, *, has_ttl: bool, has_texts: bool) -> None:
         self._handler = handler
-        self._intake = intake
         self._parse = partial(parse_body, has_ttl=has_ttl, has_texts=has_texts)
 
     async def answer(self, request: Request) -> Response:
@@ -38,5 +37,5 @@ class DatapointsEndpoint:
 
     async def _ingest(self, block: bytes, peer: Peer) -> Taken:
         """Ingest the lines of a slice, which are all of numbers or all of texts."""
-        take = self._intake.take_summaries if is_text_line(block) else self._intake.take
-        return await take(block, peer)
+        intake = self._handler.intake
+        return await (intake.take_summaries if is_text_line(block) else intake.take)(block, peer)

@@ -8,7 +8,6 @@ from tsd.api.kairosdb.messages import with_errors
 from tsd.api.kairosdb.metadata import metadata_routes
 from tsd.api.kairosdb.put import DatapointsEndpoint
 from tsd.api.points import PutHandler
-from tsd.ingest.intake import Intake
 from tsd.server.http.messages import Endpoint
 from tsd.tables.catalog import SeriesCatalog, ServiceMetadata
 
@@ -17,7 +16,6 @@ class KairosParts(NamedTuple):
     """What the endpoints use."""
 
     handler: PutHandler
-    intake: Intake
     queries: query.KairosQueries
     catalog: SeriesCatalog
     services: ServiceMetadata | None
@@ -31,9 +29,7 @@ class KairosParts(NamedTuple):
 def routes(parts: KairosParts) -> dict[str, Endpoint]:
     """Return the endpoints by the first words of their paths, errors in KairosDB's form."""
     found: dict[str, Endpoint] = {
-        "api/datapoints": DatapointsEndpoint(
-            parts.handler, parts.intake, has_ttl=parts.has_ttl, has_texts=parts.has_texts
-        ).answer,
+        "api/datapoints": DatapointsEndpoint(parts.handler, has_ttl=parts.has_ttl, has_texts=parts.has_texts).answer,
         **query.routes(parts.queries),
         **catalog.name_routes(parts.catalog),
         **catalog.health_routes(parts.health),
