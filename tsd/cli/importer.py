@@ -2,8 +2,8 @@
 
 import gzip
 import json
+import math
 import os
-import random
 import stat
 import sys
 import zlib
@@ -34,6 +34,7 @@ from tsd.ingest.lines import MAX_LINE_BYTES, LineBuffer, TooLong
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.store import Put
+from tsd.store.retry import backoff
 from tsd.tables.opentsdb.encode import encode_of
 from tsd.tables.opentsdb.layout import make_index
 from tsd.tables.opentsdb.resolver import UidResolver
@@ -322,12 +323,10 @@ def _has_put(line: bytes) -> bool:
 async def _retried(call: Callable[[], Awaitable[T]]) -> T:
     """Return the result of `call`, retried with growing pauses while the store is busy or unavailable. Raise
     StoreError."""
-    pause = FIRST_PAUSE_S
-    for _ in range(RETRIES):
+    for wait_s in backoff(FIRST_PAUSE_S, math.inf, RETRIES):
         try:
             return await call()
         except (StoreBusy, StoreDown) as exc:
             write_above_bar(f"tsd: {exc}; retrying")
-            await trio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - jitter
-            pause *= 2
+            await trio.sleep(wait_s)
     return await call()

@@ -9,7 +9,7 @@ writes an older value over a newer one.
 """
 
 import math
-import random
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
@@ -43,6 +43,7 @@ from tsd.ingest.windows import (
     Written,
 )
 from tsd.lazy import LazyLogger
+from tsd.store.retry import backoff
 from tsd.store.scheduling import next_time, sleep_until_next
 from tsd.tables.reading import ScanRange
 from tsd.tables.writing import PointWriter
@@ -388,8 +389,7 @@ class Writer:
     async def write_windows(self) -> None:
         """Write sealed windows until `finish` is called and no window is left, or the store has no space for those that
         the journal has."""
-        first_s, longest_s = self._settings.retry_s
-        pause = first_s
+        pauses = backoff(*self._settings.retry_s, sys.maxsize)
         while self._windows or not self._finishing:
             window = self.next_window
             if window is None:
@@ -408,10 +408,9 @@ class Writer:
                     self._leave_all()
                     return
                 self.regulate()
-                await trio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - jitter
-                pause = min(2 * pause, longest_s)
+                await trio.sleep(next(pauses))
                 continue
-            pause = first_s
+            pauses = backoff(*self._settings.retry_s, sys.maxsize)
             self._pauses.end_write()
             if self.trouble is not None:
                 log.info("store.available", windows_waiting=len(self._windows))
