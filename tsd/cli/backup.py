@@ -267,22 +267,16 @@ def _refuse(folder: Path, kind: FolderKind, found: Sequence[str]) -> None:
 
 def _verify(store: Path, journal: Path) -> tuple[Contents, int]:
     """Read a store and a journal in full. Raise TsdError for damage."""
-    bar = Bar(None, byte_columns, description="read back")
-    try:
+    with Bar(None, byte_columns, description="read back") as bar:
         for contents in read_back(store):
             bar.set(contents.bytes)
-    finally:
-        bar.hide()
     return contents, journal_lines(journal)
 
 
 def _show(steps: Iterator[int], total: int, description: str) -> None:
     """Take steps that yield bytes, with a progress bar."""
-    bar = Bar(total, byte_columns, description=description)
     done = 0
-    try:
+    with Bar(total, byte_columns, description=description) as bar:
         for size in steps:
             done += size
             bar.set(done)
-    finally:
-        bar.hide()

@@ -92,11 +92,8 @@ async def _run(
             else:
                 span = state.range
                 tell_resumed(counted(state.stats.rows, "row"), span.since_s * 1000, span.until_s * 1000)
-            progress = Progress("rows")
-            try:
+            with Progress("rows") as progress:
                 return await _sweep(config, opened, file, state, rate, progress)
-            finally:
-                progress.close()
 
 
 async def _sweep(

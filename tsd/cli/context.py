@@ -64,6 +64,12 @@ class Access(NamedTuple):
             return f"no daemon runs, and the journal {journal} has pending points: start the daemon once"
         return ""
 
+    async def require_flush(self, consequence: str) -> None:
+        """Have the daemon write its pending points. Raise StoreError, with the `consequence`, if points are not in the
+        store."""
+        if reason := await self.flush_daemon():
+            raise StoreError(f"{reason}. {consequence}")
+
 
 def check_layout(config: Config) -> None:
     """Raise TsdError unless the tables are OpenTSDB's."""

@@ -39,7 +39,7 @@ from tsd.daemon.wiring import (
     uses_hbase,
 )
 from tsd.daemon.wiring import create_tables as make_tables
-from tsd.errors import BadConfig, StoreError, TsdError
+from tsd.errors import BadConfig, TsdError
 from tsd.store import Store
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.copy import CopyJob, CopyProgress, CopyStats, TablePair, copy_store
@@ -47,6 +47,7 @@ from tsd.tables.opentsdb.rollup_task import hours_of_points
 from tsd.tables.opentsdb.series_index import SeriesIndex
 
 TARGET = STATE._replace(option="--to")
+COPY_LATER = "They would not be copied: copy later"
 
 
 def copy(
@@ -83,8 +84,7 @@ def copy(
 async def _copy(source: Config, target: Config, file: Checkpoint) -> tuple[CopyStats, list[str]]:
     """Copy the tables. Return what was copied, and what was not."""
     async with access(source, must_exist=True) as own, access(target, kind=TARGET) as other:
-        if reason := await own.flush_daemon():
-            raise StoreError(f"{reason}. They would not be copied: copy later")
+        await own.require_flush(COPY_LATER)
         if made := await other.store.create_tables(tables(target), compression=default_compression(target)):
             click.echo(f"created {' '.join(made)}", err=True)
         job = CopyJob(
@@ -102,12 +102,9 @@ async def _copy(source: Config, target: Config, file: Checkpoint) -> tuple[CopyS
         marks = CopyProgress(file)
         if mark := marks.mark(source.data_table):
             click.echo(f"continuing after row {mark.last.hex()}", err=True)
-        progress = Progress("rows")
-        try:
+        with Progress("rows") as progress:
             async with _outdated(target, other.store):
                 total = await copy_store(job, marks, lambda _, rows: progress.add(rows))
-        finally:
-            progress.close()
         return total, await copy_metadata(source, own, target, other)
 
 
@@ -163,13 +160,10 @@ async def _run_points(
                     target, other, hours_of_points(columns, series, target.salt_width)
                 )
             )
-        progress = Progress("points")
-        try:
+        with Progress("points") as progress:
             async with _outdated(target, other.store):
                 span = ALL_TIMES if source.has_kairosdb_tables else ALL_HOURS
                 total = await copy_points(read, where, file, progress.add, span)
-        finally:
-            progress.close()
         return total, await copy_metadata(source, own, target, other)
 
 
@@ -177,8 +171,7 @@ async def _run_points(
 async def _opened(config: Config, *, must_exist: bool = False, kind: FolderKind = STATE) -> AsyncIterator[Access]:
     """Open a store of any layout. Have its daemon write its pending points."""
     async with access(config, must_exist=must_exist, any_layout=True, kind=kind) as opened:
-        if reason := await opened.flush_daemon():
-            raise StoreError(f"{reason}. They would not be copied: copy later")
+        await opened.require_flush(COPY_LATER)
         yield opened
 
 

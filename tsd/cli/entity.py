@@ -26,7 +26,7 @@ from tsd.config.settings import Config
 from tsd.daemon.layouts import build_configured_tables
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import store_address, versioned_cells
-from tsd.errors import BadLine, StoreError, TsdError
+from tsd.errors import BadLine, TsdError
 from tsd.store import VersionedCells
 from tsd.store.cells import prefix_end
 from tsd.store.versions import VersionColumns
@@ -152,8 +152,7 @@ def _edit(config: Config, name: str, edit: Callable[[Opened], Awaitable[None]], 
     async def run() -> Mapping[str, str]:
         check_entity(_encoded("NAME", name), name_rules(config).extra)
         async with _opened(config) as opened:
-            if reason := await opened.access.flush_daemon():
-                raise StoreError(f"{reason}. Metadata among them would be overlooked: nothing changed")
+            await opened.access.require_flush("Metadata among them would be overlooked: nothing changed")
             await edit(opened)
             await opened.access.store.sync()
             return await opened.entities.metadata(_encoded("NAME", name))
@@ -225,9 +224,9 @@ class _Job(NamedTuple):
 class _Output:
     """Progress, warnings and differences of a job."""
 
-    def __init__(self, state: BuildState) -> None:
+    def __init__(self, state: BuildState, progress: Progress) -> None:
         self.state = state
-        self._progress = Progress("points")
+        self._progress = progress
         self._shown = 0
 
     def add_points(self, points: int) -> None:
@@ -249,9 +248,6 @@ class _Output:
             with self._progress.paused():
                 click.echo(f"tsd: {text}", err=True)
 
-    def close(self) -> None:
-        self._progress.close()
-
 
 async def _run(job: _Job) -> BuildState:
     """Build or check metric after metric."""
@@ -259,8 +255,7 @@ async def _run(job: _Job) -> BuildState:
     if until_ms <= since_ms:
         raise click.UsageError(f"got --since {job.since} and --until {job.until}, wanted an end after the start")
     async with _opened(job.config) as opened:
-        if reason := await opened.access.flush_daemon():
-            raise StoreError(f"{reason}. They would be left out: nothing done")
+        await opened.access.require_flush("They would be left out: nothing done")
         await opened.entities.create()
         await opened.entities.check()
         tables = build_configured_tables(job.config, opened.access.store, now_ms)
@@ -268,11 +263,12 @@ async def _run(job: _Job) -> BuildState:
             state = _load(job.file) or BuildState(since_ms, until_ms)
             if state.metric:
                 tell_resumed(f"the metric {state.metric}", state.since_ms, state.until_ms)
-            return await _work(job, opened, tables, state)
+            with Progress("points") as progress:
+                return await _work(job, opened, tables, _Output(state, progress))
 
 
-async def _work(job: _Job, opened: Opened, tables: Tables, state: BuildState) -> BuildState:
-    output = _Output(state)
+async def _work(job: _Job, opened: Opened, tables: Tables, output: _Output) -> BuildState:
+    state = output.state
     span = TimeRange(state.since_ms, state.until_ms)
     tag = job.config.entity_tag.encode("latin-1")
     callbacks = output.add_points, output.warn, name_check(job.config)
@@ -280,22 +276,19 @@ async def _work(job: _Job, opened: Opened, tables: Tables, state: BuildState) ->
     kept_from_ms = make_expiry(job.config, now_ms).kept_from_ms
     settle = opened.access.flush_daemon
     checker = EntityChecker(tables.reader, opened.cells, tag, settle, *callbacks, kept_from_ms=kept_from_ms)
-    try:
-        if job.kind == "check":
-            await checker.begin(span)  # then the metrics: a daemon's new ones come to the layout's tables first
-        known = sorted(set(job.metrics)) or await tables.catalog.metrics()
-        for metric in metrics_from(known, state.metric):
-            if job.kind == "build":
-                await builder.run(metric, span)
-                await opened.access.store.sync()
-            else:
-                output.add_differences(await checker.run(metric, span))
-            output.state = output.state._replace(metric=metric)
-            await trio.to_thread.run_sync(job.file.save, output.state._asdict())
-        if job.kind == "check" and not job.metrics:
-            output.add_differences(checker.unknown(known))
-    finally:
-        output.close()
+    if job.kind == "check":
+        await checker.begin(span)  # then the metrics: a daemon's new ones come to the layout's tables first
+    known = sorted(set(job.metrics)) or await tables.catalog.metrics()
+    for metric in metrics_from(known, state.metric):
+        if job.kind == "build":
+            await builder.run(metric, span)
+            await opened.access.store.sync()
+        else:
+            output.add_differences(await checker.run(metric, span))
+        output.state = output.state._replace(metric=metric)
+        await trio.to_thread.run_sync(job.file.save, output.state._asdict())
+    if job.kind == "check" and not job.metrics:
+        output.add_differences(checker.unknown(known))
     job.file.clear()
     return output.state
 

@@ -15,7 +15,7 @@ from tsd.codec.text import counted
 from tsd.config.loader import Loaded, state_folder
 from tsd.config.settings import Config
 from tsd.daemon.settings import now_ms
-from tsd.errors import StoreError, TsdError
+from tsd.errors import TsdError
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.tall.export import DayCopy, copy_day, drop, expired_copies
 from tsd.tables.tall.tables import TallTables, copy_name
@@ -62,14 +62,12 @@ async def _export(config: Config, rule: TableRule, day_ms: int, first_ms: int | 
     """Copy the day, and drop copies of days before `first_ms`. Return what was copied, and the dropped tables."""
     dropped: list[str] = []
     async with access(config, must_exist=True, any_layout=True) as opened:
-        if reason := await opened.flush_daemon():
-            raise StoreError(f"{reason}. They would not be copied: run the command later")
+        await opened.require_flush("They would not be copied: run the command later")
         tables = TallTables(opened.store, config.tall_tables(), config.tall_series)
         await tables.check()
         name = copy_name(rule.table, day_ms)
         job = ["export", wiring.store_name(config), name]
-        progress = Progress("rows")
-        try:
+        with Progress("rows") as progress:
             done = await copy_day(
                 tables,
                 rule,
@@ -79,8 +77,6 @@ async def _export(config: Config, rule: TableRule, day_ms: int, first_ms: int | 
                 pause_ratio=opened.pause_ratio,
                 on_rows=progress.add,
             )
-        finally:
-            progress.close()
         if first_ms is not None:
             old = expired_copies(await opened.store.tables(), rule, first_ms)
             dropped = [each for each in old if await drop(opened.store, each)]

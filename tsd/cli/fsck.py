@@ -4,7 +4,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import closing
 from dataclasses import fields
 from typing import Any
 
@@ -56,7 +55,7 @@ def fsck(
             check = Fsck(configured_data_table(loaded.config, opened.store), opened.uids, options, around)
             if options.deletes_rows and not force and not await check.matches_configuration():
                 raise TsdError(_MISFIT)
-            with closing(Progress("rows")) as progress:
+            with Progress("rows") as progress:
                 read_ms = now_ms()
                 async for rows in _rows(opened, loaded.config, request):
                     for result in await check.check(rows, read_ms=read_ms):

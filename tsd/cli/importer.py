@@ -28,7 +28,7 @@ from tsd.codec.text import counted, visible
 from tsd.config.loader import Loaded, key_layout, name_rules
 from tsd.config.settings import Config
 from tsd.daemon.wiring import auto_create, check_keys
-from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
+from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, TsdError
 from tsd.ingest.intake import absorb_whole
 from tsd.ingest.lines import MAX_LINE_BYTES, LineBuffer, TooLong
 from tsd.ingest.open_window import OpenWindow
@@ -136,8 +136,7 @@ class Importer:
     async def flush_daemon(self) -> None:
         """Have the daemon of this state folder write its pending points: written later, they would replace newer
         values."""
-        if reason := await self._access.flush_daemon():
-            raise StoreError(f"{reason}. Written later, these points would replace imported ones: import later")
+        await self._access.require_flush("Written later, these points would replace imported ones: import later")
 
     async def write(self) -> None:
         """Write the absorbed points."""
@@ -223,7 +222,7 @@ def _read(path: str, max_line: int) -> Iterator[Numbered | Skipped]:
     number = 1
     buffer = LineBuffer(max_line)
     done = 0
-    with _opened(path) as source, _shown(Bar(source.size, byte_columns, description=path)) as bar:
+    with _opened(path) as source, Bar(source.size, byte_columns, description=path) as bar:
         for data in chain(
             iter(lambda: source.text.read1(READ_BYTES), b""), [b"\n"]
         ):  # the last line may lack its line end
@@ -237,15 +236,6 @@ def _read(path: str, max_line: int) -> Iterator[Numbered | Skipped]:
                     number += len(lines)
             done = source.raw.tell() if source.size else done + len(data)
             bar.set(done)
-
-
-@contextmanager
-def _shown(bar: Bar) -> Iterator[Bar]:
-    """Show a bar during the block."""
-    try:
-        yield bar
-    finally:
-        bar.hide()
 
 
 def _too_long(piece: TooLong) -> BadLine:

@@ -47,17 +47,14 @@ async def _build(config: Config) -> tuple[int, list[str]]:
     rows = 0
     wrong: list[str] = []
     async with access(config, must_exist=True, any_layout=True) as opened:
-        progress = Progress("rows")
         found = _list_heroic(config, opened.store, wrong)
         if config.has_tall_tables:
             found = list_rows(opened.store, config.tall_tables(), config.tall_series, wrong)
-        try:
+        with Progress("rows") as progress:
             async with aclosing(found) as counts:
                 async for count in counts:
                     rows += count
                     progress.add(count)
-        finally:
-            progress.close()
         await opened.store.sync()
     return rows, wrong
 

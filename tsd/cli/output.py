@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import click
 import trio
@@ -57,7 +57,7 @@ def tell_resumed(done: str, since_ms: int, until_ms: int) -> None:
 
 
 class Bar:
-    """A progress bar on standard error; nothing if that is no terminal."""
+    """A progress bar on standard error, for a block; nothing if that is no terminal."""
 
     def __init__(
         self, total: int | None, columns: "Callable[[], Iterable[bars.ProgressColumn]]", *, description: str = ""
@@ -72,6 +72,12 @@ class Bar:
         )  # fmt: skip
         self._task = self._bars.add_task(description, total=total)
         self.show()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hide()
 
     def show(self) -> None:
         """Show the bar again."""
@@ -103,23 +109,28 @@ def write_above_bar(message: str) -> None:
 
 
 class Progress:
-    """Counts and shows progress. `total` None: unknown."""
+    """Counts and shows progress, for a block. `total` None: unknown."""
 
-    def __init__(self, unit: str, total: int | None = None, *, plain_interval_s: float = PLAIN_INTERVAL_S) -> None:
-        """`unit` is what is counted, e.g. "rows". `plain_interval_s` is the time between two plain lines."""
-        self._plain_interval_s = plain_interval_s
+    def __init__(self, unit: str, total: int | None = None) -> None:
+        """`unit` is what is counted, e.g. "rows"."""
         self._unit = unit
         self._total = total
         self._done = 0
         self._last_s = trio.current_time()
         self._bar = Bar(total, lambda: (bars.MofNCompleteColumn(), bars.TextColumn(unit)))
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.hide()
+
     def add(self, count: int) -> None:
         """Add to the count."""
         self._done += count
         self._bar.set(self._done)
         now_s = trio.current_time()
-        if not self._bar.is_shown and now_s - self._last_s >= self._plain_interval_s:
+        if not self._bar.is_shown and now_s - self._last_s >= PLAIN_INTERVAL_S:
             self._last_s = now_s
             click.echo(f"tsd: {self._done}{f' of {self._total}' if self._total else ''} {self._unit}", err=True)
 
@@ -131,10 +142,6 @@ class Progress:
             yield
         finally:
             self._bar.show()
-
-    def close(self) -> None:
-        """Remove the bar."""
-        self._bar.hide()
 
 
 class NamedKey(NamedTuple):

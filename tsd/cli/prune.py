@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 import click
@@ -74,7 +74,7 @@ async def _run(config: Config, kinds: Collection[Kind], ages: Ages, dry_run: boo
         else:
             await _check_stopped(config, opened, all_stopped)
         tables = await _tables(config, opened)
-        with closing(Progress("cells")) as progress:
+        with Progress("cells") as progress:
             pruner = NamePruner(
                 opened.store, tables, key_layout(config), ages, pause_ratio=opened.pause_ratio, on_cells=progress.add
             )

@@ -20,7 +20,6 @@ from tsd.daemon.diagnostics import tune_malloc
 from tsd.daemon.layouts import rollup_builder
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import rollup_tables, store_address
-from tsd.errors import StoreError
 from tsd.store import check_tables
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.rollup_progress import START, BuildPosition, BuildRange
@@ -85,8 +84,7 @@ def build(
 async def _run(config: Config, file: Checkpoint, job: _Job) -> BuildState:
     async with access(config, must_exist=True) as opened:
         await check_tables(opened.store, [config.data_table, *rollup_tables(config)])
-        if reason := await opened.flush_daemon():
-            raise StoreError(f"{reason}. Rollups would lack them: nothing built")
+        await opened.require_flush("Rollups would lack them: nothing built")
         with file.lock():
             state = _load(file)
             if state is None:
@@ -94,11 +92,13 @@ async def _run(config: Config, file: Checkpoint, job: _Job) -> BuildState:
             else:
                 span = state.range
                 tell_resumed(counted(state.points, "point"), span.first_s * 1000, span.end_s * 1000)
-            return await _build(config, opened, file, state, job)
+            with Progress("points") as progress:
+                return await _build(config, opened, file, state, job, progress)
 
 
-async def _build(config: Config, opened: Access, file: Checkpoint, state: BuildState, job: _Job) -> BuildState:
-    progress = Progress("points")
+async def _build(
+    config: Config, opened: Access, file: Checkpoint, state: BuildState, job: _Job, progress: Progress
+) -> BuildState:
     warnings: list[str] = []
 
     def show(text: str) -> None:
@@ -116,20 +116,17 @@ async def _build(config: Config, opened: Access, file: Checkpoint, state: BuildS
         on_retry=lambda error: show(f"retrying: {error}"), on_warning=warn,
     )  # fmt: skip
     before, due_s = state.warnings, trio.current_time()
-    try:
-        if job.clear and state.position == START:  # not after a part was built
-            for metric in state.range.metrics:
-                await builder.clear(metric, ScanRange(state.range.first_s, state.range.end_s))
-        async for step in builder.run(state.range, state.position):
-            progress.add(step.points)
-            state = BuildState(
-                state.range, step.position, state.points + step.points, state.cells + step.cells, before + len(warnings)
-            )
-            if trio.current_time() >= due_s:
-                await trio.to_thread.run_sync(_save, file, state)
-                due_s = trio.current_time() + SAVE_S
-    finally:
-        progress.close()
+    if job.clear and state.position == START:  # not after a part was built
+        for metric in state.range.metrics:
+            await builder.clear(metric, ScanRange(state.range.first_s, state.range.end_s))
+    async for step in builder.run(state.range, state.position):
+        progress.add(step.points)
+        state = BuildState(
+            state.range, step.position, state.points + step.points, state.cells + step.cells, before + len(warnings)
+        )
+        if trio.current_time() >= due_s:
+            await trio.to_thread.run_sync(_save, file, state)
+            due_s = trio.current_time() + SAVE_S
     file.clear()
     return state._replace(warnings=before + len(warnings))
 

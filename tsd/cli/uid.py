@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,7 +24,7 @@ from tsd.codec.text import counted, encode_name, illegal_character, show_signed
 from tsd.config.loader import Loaded, key_layout
 from tsd.config.settings import Config
 from tsd.daemon.settings import now_ms
-from tsd.errors import BadLine, NoSuchName, StoreError, TsdError
+from tsd.errors import BadLine, NoSuchName, TsdError
 from tsd.store import scan
 from tsd.tables.opentsdb.kept_rollups import has_rows
 from tsd.tables.opentsdb.uid_table import WINDOWS, UidFsck, UidRepair, UidUsage, delete, rename, usages
@@ -60,8 +59,8 @@ def rename_uid(loaded: Loaded, kind: str, old: str, new: str, as_json: bool) -> 
     async def run() -> None:
         async with access(config, must_exist=True) as opened:
             found = await opened.uids.find(Kind(kind), [before])
-            if isinstance(found[before], bytes) and (reason := await opened.flush_daemon()):
-                raise StoreError(f"{reason}. These points would be stored under the old name: nothing renamed")
+            if isinstance(found[before], bytes):
+                await opened.require_flush("These points would be stored under the old name: nothing renamed")
             await rename(opened.store, config.uid_table, Kind(kind), before, after)
             await _drop_daemon_caches(opened)
 
@@ -100,7 +99,7 @@ def fsck_uids(loaded: Loaded, words: Sequence[str], fix: bool, delete_unknown: b
         async with access(config, must_exist=True) as opened:
             widths = key_layout(config).widths
             table = UidFsck(opened.store, config.uid_table, widths, now_ms, random_metrics=config.random_metrics)
-            with closing(Progress("rows")) as progress:
+            with Progress("rows") as progress:
                 if fix or "fix" in words:
                     unknown = delete_unknown or "delete_unknown" in words
                     found.append(await table.repair(progress.add, delete_unknown=unknown))
@@ -145,7 +144,7 @@ def report(loaded: Loaded, as_json: bool) -> None:
 
     async def run() -> None:
         async with access(config, must_exist=True) as opened:
-            with closing(Progress("rows")) as progress:
+            with Progress("rows") as progress:
                 found.extend(
                     await usages(
                         opened.store,

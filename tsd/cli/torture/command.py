@@ -137,15 +137,12 @@ async def _run(
 ) -> list[tuple[str, TortureReport]]:
     together = min(plan.lanes, plan.rounds.get(CRASH, 0))
     async with _opened_setup(config, folder, restart, together) as (setup, dropping):
-        progress = Progress("rounds", sum(plan.rounds.values()))
-        run = Run(plan, setup, folder, lambda: progress.add(1))
-        try:
+        with Progress("rounds", sum(plan.rounds.values())) as progress:
+            run = Run(plan, setup, folder, lambda: progress.add(1))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_stop_on_signal, run)
                 await run.run()
                 nursery.cancel_scope.cancel()
-        finally:
-            progress.close()
         reports = run.reports()
         dropping.append(not keep and all(report.good for _, report in reports))
         return reports
