@@ -1,25 +1,24 @@
 """/api/query/exp and /api/query/gexp: expressions and functions over the answers of queries."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from tsd.api.messages import check_method, meant_method, not_allowed, warned
-from tsd.api.query import LARGE_POINTS, QueryRules, check_enabled, encode_answer, parsed, register, streamed
+from tsd.api.query import LARGE_POINTS, Queries, QueryRules, check_enabled, encode_answer, parsed, register, streamed
 from tsd.query.engine import QueryEngine, QueryJob
 from tsd.query.exp.engine import Evaluation, OutputTable
 from tsd.query.exp.output import write_outputs, written_values
 from tsd.query.exp.request import ExpRequest, by_dependency, read_request, to_query
 from tsd.query.gexp.engine import read_gexp, run_gexp
 from tsd.query.model import Query
-from tsd.query.registry import QueryRegistry, RunningQuery
+from tsd.query.registry import RunningQuery
 from tsd.server.http.messages import Endpoint, Request, Response
 
 
-def routes(
-    engine: QueryEngine, registry: QueryRegistry, rules: QueryRules, now_ms: Callable[[], int]
-) -> dict[str, Endpoint]:
-    """/api/query/exp and /api/query/gexp. `now_ms` is the wall clock."""
+def routes(queries: Queries) -> dict[str, Endpoint]:
+    """/api/query/exp and /api/query/gexp."""
+    engine, registry, rules, now_ms = queries
 
     async def exp(request: Request) -> Response:
         if check_method(request, "GET", "POST", "DELETE") == "DELETE":

@@ -58,11 +58,18 @@ class QueryRules(NamedTuple):
     cors: Cors = NO_CORS  # which pages may delete
 
 
-def routes(
-    engine: QueryEngine, registry: QueryRegistry, rules: QueryRules, now_ms: Callable[[], int]
-) -> dict[str, Endpoint]:
-    """/api/query and /api/stats/query. `now_ms` is the wall clock."""
+class Queries(NamedTuple):
+    """What all endpoints of queries use."""
 
+    engine: QueryEngine
+    registry: QueryRegistry
+    rules: QueryRules
+    now_ms: Callable[[], int]  # the wall clock
+
+
+def routes(queries: Queries) -> dict[str, Endpoint]:
+    """/api/query and /api/stats/query."""
+    engine, registry, rules, now_ms = queries
     reader = QueryReader(rules, now_ms)
 
     async def query(request: Request) -> Response:
@@ -79,12 +86,12 @@ def routes(
 
         return await register(run, registry, wanted, request)
 
-    async def queries(request: Request) -> Response:
+    async def listed(request: Request) -> Response:
         if check_method(request, "GET", "POST", "DELETE") == "DELETE":
             return cancel(registry, request)
         return await engine.workers.run(lambda: answer(list_queries(registry)))  # queries may have 2,000 parts each
 
-    return {"api/query": query, "api/stats/query": queries}
+    return {"api/query": query, "api/stats/query": listed}
 
 
 async def parsed(request: Request, workers: WorkerPool, parse: Callable[[], T]) -> T:

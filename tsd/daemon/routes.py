@@ -31,7 +31,6 @@ from tsd.tables.quirks import quirks_for
 if TYPE_CHECKING:
     from tsd.api import entity, expressions, heroic, metrics
     from tsd.api.graph import endpoint as graph
-    from tsd.api.kairosdb import query as kairosdb_query
     from tsd.api.kairosdb import routes as kairosdb
     from tsd.api.page import endpoint as page
 else:  # most daemons need none of them: together they are a fifth of what a start imports
@@ -40,7 +39,6 @@ else:  # most daemons need none of them: together they are a fifth of what a sta
     heroic = LazyModule("tsd.api.heroic")
     metrics = LazyModule("tsd.api.metrics")
     graph = LazyModule("tsd.api.graph.endpoint")
-    kairosdb_query = LazyModule("tsd.api.kairosdb.query")
     kairosdb = LazyModule("tsd.api.kairosdb.routes")
     page = LazyModule("tsd.api.page.endpoint")
 
@@ -68,8 +66,8 @@ class DeferredEndpoints:
 def routes(parts: CoreParts, request_stats: RequestStats, watch: health.Health, lag: LoopLag) -> dict[str, Endpoint]:
     """Return all endpoints by the first words of their paths."""
     config, control = parts.config, parts.control
-    engine, registry = parts.query.engine, parts.query.registry
     rules = query.QueryRules(quirks_for(config.corrected), config.allow_delete, _cors(config))
+    queries = query.Queries(parts.query.engine, parts.query.registry, rules, parts.now_ms)
     return {
         **_catalog_routes(parts),
         **_put_routes(parts),
@@ -82,11 +80,11 @@ def routes(parts: CoreParts, request_stats: RequestStats, watch: health.Health, 
         **stats.client_routes(parts.access.clients),
         **hot.routes(parts.hot_keys),
         **stats.routes(control.statistics, control.stats_tags, parts.now_ms, lambda: _gateways(parts)),
-        **query.routes(engine, registry, rules, parts.now_ms),
-        **_kairosdb_routes(parts, watch),
+        **query.routes(queries),
+        **_kairosdb_routes(parts, queries, watch),
         **_heroic_routes(parts),
         **_entity_routes(parts),
-        **_deferred_routes(parts, rules, lambda: metrics.routes(_metric_sources(parts, request_stats, lag), watch)),
+        **_deferred_routes(parts, queries, lambda: metrics.routes(_metric_sources(parts, request_stats, lag), watch)),
     }
 
 
@@ -96,11 +94,10 @@ def _cors(config: Config) -> Cors:
 
 
 def _deferred_routes(
-    parts: CoreParts, rules: query.QueryRules, metric_routes: Callable[[], Mapping[str, Endpoint]]
+    parts: CoreParts, queries: query.Queries, metric_routes: Callable[[], Mapping[str, Endpoint]]
 ) -> dict[str, Endpoint]:
     """Return the endpoints that are imported with their first request."""
-    config, now_ms = parts.config, parts.now_ms
-    engine, registry = parts.query.engine, parts.query.registry
+    config = parts.config
     entity_tag = config.entity_tag if parts.tables.entities else None
     fonts = state_folder(config) / "matplotlib"
     return {
@@ -108,10 +105,8 @@ def _deferred_routes(
         **DeferredEndpoints(
             lambda: page.routes(has_accounts=config.authentication, entity_tag=entity_tag)
         ).at("", "ui"),
-        **DeferredEndpoints(
-            lambda: expressions.routes(engine, registry, rules, now_ms)
-        ).at("api/query/exp", "api/query/gexp"),
-        **DeferredEndpoints(lambda: graph.routes(engine, registry, rules, now_ms, fonts)).at("q"),
+        **DeferredEndpoints(lambda: expressions.routes(queries)).at("api/query/exp", "api/query/gexp"),
+        **DeferredEndpoints(lambda: graph.routes(queries, fonts)).at("q"),
     }  # fmt: skip
 
 
@@ -143,23 +138,15 @@ def _put_routes(parts: CoreParts) -> dict[str, Endpoint]:
     }
 
 
-def _kairosdb_routes(parts: CoreParts, watch: health.Health) -> dict[str, Endpoint]:
+def _kairosdb_routes(parts: CoreParts, queries: query.Queries, watch: health.Health) -> dict[str, Endpoint]:
     """Return KairosDB's endpoints; none if they are not enabled."""
     if not (parts.config.kairosdb or parts.config.has_kairosdb_tables):
         return {}
-    query_parts = parts.query
-    queries = kairosdb_query.KairosQueries(
-        query_parts.engine,
-        query_parts.registry,
-        parts.now_ms,
-        parts.config.allow_delete,
-        _cors(parts.config),
-        parts.tables.deleter,
-    )
     return kairosdb.routes(
         kairosdb.KairosParts(
             _put_handler(parts),
             queries,
+            parts.tables.deleter,
             parts.tables.catalog,
             parts.tables.services,
             watch,

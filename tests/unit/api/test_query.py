@@ -231,7 +231,8 @@ async def test_running_queries_are_listed_and_can_be_cancelled() -> None:
         await trio.sleep_forever()
 
     engine = await engine_that_waits(hold)
-    async with serving(query.routes(engine, QueryRegistry(lambda: 1), query.QueryRules(), lambda: 1)) as served:
+    queries = query.Queries(engine, QueryRegistry(lambda: 1), query.QueryRules(), lambda: 1)
+    async with serving(query.routes(queries)) as served:
         async with served.client() as client:
             await client.send(
                 get(URI, "Authorization: Basic c2VjcmV0", "X-Jwt-Assertion: s", "X-Session: s", "User-Agent: a")

@@ -75,8 +75,8 @@ async def place(
 ) -> AsyncIterator[Place]:
     env = await QueryEnvironment.build(lines, settings=settings)
     registry = QueryRegistry(lambda: NOW_MS, duplicates=duplicates)
-    parts = env.engine, registry, query.QueryRules(), lambda: NOW_MS
-    async with serving({**query.routes(*parts), **expressions.routes(*parts)}) as served:
+    queries = query.Queries(env.engine, registry, query.QueryRules(), lambda: NOW_MS)
+    async with serving({**query.routes(queries), **expressions.routes(queries)}) as served:
         yield Place(env, registry, served)
 
 

@@ -1,6 +1,6 @@
 """`/q`: the points of a query as lines of text or as a graph (docs/compat/query.md, docs/compat/wire.md §12.9)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,15 +13,13 @@ import trio
 from tsd.api.graph.picture import Picture, axis_options, curve, read_picture
 from tsd.api.graph.process import DrawnPicture, PictureCache, check_can_draw, draw_picture
 from tsd.api.messages import required, warned
-from tsd.api.query import QueryRules, parsed
+from tsd.api.query import Queries, QueryRules, parsed
 from tsd.codec.dates import find_zone
 from tsd.codec.putline import HOUR_MS
 from tsd.errors import BadQuery, Refused, UnknownName
-from tsd.query.engine import QueryEngine
 from tsd.query.model import Query
 from tsd.query.parse.times import read_time
 from tsd.query.parse.uri import read_uri
-from tsd.query.registry import QueryRegistry
 from tsd.query.result import Answer, Group
 from tsd.query.serialize import in_range, number_texts
 from tsd.server.http import pages
@@ -37,23 +35,16 @@ _NOT_IN_KEY = frozenset(
 )  # parameters that do not change the picture
 
 
-def routes(
-    engine: QueryEngine, registry: QueryRegistry, rules: QueryRules, now_ms: Callable[[], int], fonts: Path
-) -> dict[str, Endpoint]:
-    """/q. `now_ms` is the wall clock, `fonts` a folder for matplotlib's font list."""
-    return {"q": GraphEndpoint(engine, registry, rules, now_ms, fonts).answer}
+def routes(queries: Queries, fonts: Path) -> dict[str, Endpoint]:
+    """/q. `fonts` is a folder for matplotlib's font list."""
+    return {"q": GraphEndpoint(queries, fonts).answer}
 
 
 class GraphEndpoint:
     """/q, with a cache of pictures."""
 
-    def __init__(
-        self, engine: QueryEngine, registry: QueryRegistry, rules: QueryRules, now_ms: Callable[[], int], fonts: Path
-    ) -> None:
-        self._engine = engine
-        self._registry = registry
-        self._rules = rules
-        self._now_ms = now_ms
+    def __init__(self, queries: Queries, fonts: Path) -> None:
+        self._engine, self._registry, self._rules, self._now_ms = queries
         self._fonts = fonts
         self._cache = PictureCache(CACHE_BYTES)
         self._drawing = trio.CapacityLimiter(MAX_PROCESSES)

@@ -2,12 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 from urllib.parse import unquote
 
 from tsd.api.kairosdb.messages import DONE
 from tsd.api.messages import check_method
-from tsd.api.query import DISABLED, LARGE_POINTS, parsed, register, streamed
+from tsd.api.query import DISABLED, LARGE_POINTS, Queries, parsed, register, streamed
 from tsd.errors import Refused
 from tsd.query.assemble import ANSWER_BYTES
 from tsd.query.engine import QueryEngine, QueryJob
@@ -15,27 +14,17 @@ from tsd.query.kairosdb.answer import MetricAnswer, write_answer
 from tsd.query.kairosdb.model import FOREVER_MS, BadRequest, KairosQuery, MetricQuery
 from tsd.query.kairosdb.reading import answer_metrics, answer_tags, built_query, delete_points
 from tsd.query.kairosdb.request import read_request
-from tsd.query.registry import QueryRegistry, RunningQuery
+from tsd.query.registry import RunningQuery
 from tsd.server.http.messages import Endpoint, Request, Response
-from tsd.server.http.security import Cors, check_deletion
+from tsd.server.http.security import check_deletion
 from tsd.tables.reading import PointDeleter
 
 METRIC = "/metric/"
 
 
-class KairosQueries(NamedTuple):
-    """What the endpoints of queries use."""
-
-    engine: QueryEngine
-    registry: QueryRegistry
-    now_ms: Callable[[], int]  # the wall clock
-    may_delete: bool
-    cors: Cors  # which pages may delete
-    deleter: PointDeleter | None  # of any times; None: the tables delete whole rows
-
-
-def routes(queries: KairosQueries) -> dict[str, Endpoint]:
-    """Return the endpoints of queries and deletions."""
+def routes(queries: Queries, deleter: PointDeleter | None) -> dict[str, Endpoint]:
+    """Return the endpoints of queries and deletions. `deleter` deletes points of any times; None: the tables delete
+    whole rows."""
 
     async def query(request: Request) -> Response:
         if len(request.segments) > 2 and request.segments[2] != "tags":
@@ -51,7 +40,7 @@ def routes(queries: KairosQueries) -> dict[str, Endpoint]:
             raise Refused(404, "Endpoint not found")
         check_method(request, "POST")
         wanted = await _read(request, queries)
-        return await _delete(request, queries, wanted.metrics)
+        return await _delete(request, queries, deleter, wanted.metrics)
 
     async def metric(request: Request) -> Response:
         check_method(request, "DELETE")
@@ -59,12 +48,12 @@ def routes(queries: KairosQueries) -> dict[str, Endpoint]:
         name = unquote(path.partition(METRIC)[2])
         if not name:
             raise Refused(404, "Endpoint not found")
-        return await _delete(request, queries, [MetricQuery(name, 0, FOREVER_MS)])
+        return await _delete(request, queries, deleter, [MetricQuery(name, 0, FOREVER_MS)])
 
     return {"api/datapoints/query": query, "api/datapoints/delete": delete, "api/metric": metric}
 
 
-async def _read(request: Request, queries: KairosQueries) -> KairosQuery:
+async def _read(request: Request, queries: Queries) -> KairosQuery:
     """Return the query of a request. Raise BadRequest."""
     if request.method == "POST":
         text = request.body.decode("utf-8", "replace")
@@ -76,13 +65,13 @@ async def _read(request: Request, queries: KairosQueries) -> KairosQuery:
     return await parsed(request, queries.engine.workers, partial(read_request, text, queries.now_ms()))
 
 
-async def _points(queries: KairosQueries, wanted: KairosQuery, job: QueryJob) -> list[MetricAnswer]:
+async def _points(queries: Queries, wanted: KairosQuery, job: QueryJob) -> list[MetricAnswer]:
     return await answer_metrics(wanted, job, queries.now_ms())
 
 
 async def _answer(
     request: Request,
-    queries: KairosQueries,
+    queries: Queries,
     work: Callable[[KairosQuery, QueryJob], Awaitable[list[MetricAnswer]]],
 ) -> Response:
     wanted = await _read(request, queries)
@@ -102,14 +91,16 @@ def _encoded(found: Sequence[MetricAnswer], engine: QueryEngine) -> Response:
     return streamed(lambda: write_answer(found), size * ANSWER_BYTES, engine)
 
 
-async def _delete(request: Request, queries: KairosQueries, metrics: Sequence[MetricQuery]) -> Response:
+async def _delete(
+    request: Request, queries: Queries, deleter: PointDeleter | None, metrics: Sequence[MetricQuery]
+) -> Response:
     """Delete points. Raise Refused."""
-    if not queries.may_delete:
+    if not queries.rules.may_delete:
         raise Refused(403, DISABLED)
-    check_deletion(request, queries.cors)
+    check_deletion(request, queries.rules.cors)
 
     async def run(running: RunningQuery) -> Response:
-        await queries.engine.work(partial(delete_points, metrics, queries.deleter), running=running)
+        await queries.engine.work(partial(delete_points, metrics, deleter), running=running)
         return DONE
 
     query = await built_query(metrics, delete=True)

@@ -8,15 +8,18 @@ from tsd.api.kairosdb.messages import with_errors
 from tsd.api.kairosdb.metadata import metadata_routes
 from tsd.api.kairosdb.put import DatapointsEndpoint
 from tsd.api.points import PutHandler
+from tsd.api.query import Queries
 from tsd.server.http.messages import Endpoint
 from tsd.tables.catalog import SeriesCatalog, ServiceMetadata
+from tsd.tables.reading import PointDeleter
 
 
 class KairosParts(NamedTuple):
     """What the endpoints use."""
 
     handler: PutHandler
-    queries: query.KairosQueries
+    queries: Queries
+    deleter: PointDeleter | None  # of any times; None: the tables delete whole rows
     catalog: SeriesCatalog
     services: ServiceMetadata | None
     health: Health
@@ -30,7 +33,7 @@ def routes(parts: KairosParts) -> dict[str, Endpoint]:
     """Return the endpoints by the first words of their paths, errors in KairosDB's form."""
     found: dict[str, Endpoint] = {
         "api/datapoints": DatapointsEndpoint(parts.handler, has_ttl=parts.has_ttl, has_texts=parts.has_texts).answer,
-        **query.routes(parts.queries),
+        **query.routes(parts.queries, parts.deleter),
         **catalog.name_routes(parts.catalog),
         **catalog.health_routes(parts.health),
         **catalog.plain_routes(dialect=parts.dialect),
