@@ -4,9 +4,7 @@ Agents send at a fixed rate before, during and after the outage. A proxy in fron
 keeps the answers until the end, or drops requests. The daemon has its default settings.
 """
 
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,7 +19,7 @@ import click
 from bench.daemon import Daemon, serving
 from bench.peers import Hbase, running_hbase
 from bench.report import machine, publish, spread, table
-from bench.sync import Pace
+from bench.sync import Pace, sending
 from bench.telnet import Telnet
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 
@@ -89,10 +87,11 @@ def outage(pairs: int, rate: int, seconds: int, only: str, running: Path | None)
 
 
 def _measure(base: Hbase, home: Path, mode: ProxyMode, rate: int, seconds: float) -> Figures:
+    pace = Pace(CONNECTIONS, rate // CONNECTIONS)
     host, _, port = base.gateway.rpartition(":")
     with FaultyProxy(host, int(port)) as proxy:
         settings = base.settings(f"outage{time.time_ns()}") | {"tsd.storage.hbase.thrift": f"{proxy.host}:{proxy.port}"}
-        with serving(home, settings) as daemon, _agents(daemon, rate):
+        with serving(home, settings) as daemon, sending(daemon.port, pace):
             rest = threading.Event()
             rest.wait(WARM_S)
             before = _memory(daemon, LEVEL_S)
@@ -115,26 +114,6 @@ def _measure(base: Hbase, home: Path, mode: ProxyMode, rate: int, seconds: float
             _until(has_all)
             caught_up_s = time.monotonic() - back
     return Figures(statistics.median(before), max(before), max(during), max(after), stored_s, caught_up_s, rate_seen)
-
-
-def _agents(daemon: Daemon, rate: int) -> "_Agents":
-    return _Agents(daemon.port, Pace(CONNECTIONS, rate // CONNECTIONS))
-
-
-class _Agents:
-    """A process that sends at a fixed rate, for a block."""
-
-    def __init__(self, port: int, pace: Pace) -> None:
-        self._words = [sys.executable, "-m", "bench.sync", json.dumps([port, pace])]
-
-    def __enter__(self) -> None:
-        self._process = subprocess.Popen(self._words, stdout=subprocess.PIPE)
-        assert self._process.stdout is not None
-        self._process.stdout.readline()  # all connections have sent their series once
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
 
 
 def _memory(daemon: Daemon, seconds: float) -> list[float]:

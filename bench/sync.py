@@ -11,6 +11,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,23 +83,30 @@ def sync(seconds: int) -> None:
 
 def measure(daemon: Daemon, pace: Pace, seconds: float, probes: int = 1) -> Figures:
     """Send at a fixed rate while some connections repeatedly call `sync`."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "bench.sync", json.dumps([daemon.port, pace])],
-        stdout=subprocess.PIPE,
-    ) as sender:
-        assert sender.stdout is not None
-        sender.stdout.readline()  # all connections have sent their series once
+    with sending(daemon.port, pace):
         daemon.flush()  # ends one-time work per series
         with Telnet(daemon.port) as telnet:
             cpu, lines, start = daemon.usage().cpu_s, telnet.stats()["ledger.received"], time.monotonic()
             waits = _probe(daemon.port, start + seconds, probes)
             took, count = time.monotonic() - start, telnet.stats()["ledger.received"] - lines
             spent = daemon.usage().cpu_s - cpu
-        sender.terminate()
     waits.sort()
     p50, p99 = (waits[min(len(waits) - 1, int(len(waits) * share))] * 1000 for share in (0.5, 0.99))
     sent = count - len(waits)
     return Figures(sent / took, spent / took, spent / sent * 1e6 if sent else 0.0, p50, p99)
+
+
+@contextmanager
+def sending(port: int, pace: Pace) -> Iterator[None]:
+    """Send at a fixed rate from another process, once all its connections have sent their series."""
+    words = [sys.executable, "-m", "bench.sync", json.dumps([port, pace])]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as sender:
+        try:
+            assert sender.stdout is not None
+            sender.stdout.readline()
+            yield
+        finally:
+            sender.kill()
 
 
 def _probe(port: int, end: float, probes: int) -> list[float]:
