@@ -30,12 +30,7 @@ class Victoria:
         self._home = home
         self.port = port
         self.http_port = http_port  # for /api/put
-        self._web_port = web_port
-
-    @property
-    def web_port(self) -> int:
-        """The port for queries."""
-        return self._web_port
+        self.web_port = web_port  # for queries
 
     @property
     def pid(self) -> int:
@@ -61,7 +56,7 @@ class Victoria:
     def check(self, start_s: int, end_s: int, points: int) -> None:
         """End the benchmark with status 1 if it lacks points of a time range after a while."""
         deadline = time.monotonic() + SHOWN_S
-        while (found := self._points(start_s, end_s)) != points:
+        while (found := round(self.over_time("count", start_s, end_s))) != points:
             if time.monotonic() > deadline:
                 raise SystemExit(f"VictoriaMetrics has {found} points of {points}: the figures mean nothing")
 
@@ -86,10 +81,7 @@ class Victoria:
         """Return the size of its points after merging files, without the index of series."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            for order in (
-                "force_flush",
-                "force_merge",
-            ):  # repeated: a running merge skips its parts
+            for order in ("force_flush", "force_merge"):  # repeated: a running merge skips its parts
                 self._get(f"/internal/{order}")
             parts = list(self._home.glob("data/*/*/*_*_*"))  # names begin with the number of points
             months = {part.parent.name for part in parts}
@@ -97,11 +89,11 @@ class Victoria:
                 return sum(path.stat().st_size for part in parts for path in part.iterdir())
         raise SystemExit("VictoriaMetrics does not merge its files: the figures mean nothing")
 
-    def _points(self, start_s: int, end_s: int) -> int:
-        query = f'sum(count_over_time({{__name__=~".+"}}[{end_s - start_s}s]))'
-        words = urlencode({"query": query, "time": end_s - 1, "nocache": 1})
-        found = json.loads(self._get(f"/api/v1/query?{words}"))["data"]["result"]
-        return int(found[0]["value"][1]) if found else 0
+    def over_time(self, of: str, start_s: int, end_s: int) -> float:
+        """Return the count or sum (`of`) of all points of a time range."""
+        query = f'sum({of}_over_time({{__name__=~".+"}}[{end_s - start_s}s]))'
+        found = self.query("query", {"query": query, "time": end_s - 1, "nocache": 1})
+        return float(found[0]["value"][1]) if found else 0.0
 
     def query(self, kind: str, words: Mapping[str, str | int]) -> list[dict[str, Any]]:
         """Return the result of /api/v1/KIND."""
@@ -109,7 +101,7 @@ class Victoria:
         return found
 
     def _get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._web_port}{path}", timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.web_port}{path}", timeout=PATIENCE_S) as answer:
             return str(answer.read().decode())
 
 

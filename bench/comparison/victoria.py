@@ -39,13 +39,8 @@ class Victoria:
 
     def found(self, start_s: int, end_s: int) -> Sums:
         """Read the points of a time range."""
-        counts = [self._over_time(of, start_s, end_s) for of in ("count", "sum")]
-        return Sums(round(counts[0]), counts[1])
-
-    def _over_time(self, of: str, start_s: int, end_s: int) -> float:
-        query = f'sum({of}_over_time({{__name__=~".+"}}[{end_s - start_s}s]))'
-        found = self._peer.query("query", {"query": query, "time": end_s - 1, "nocache": 1})
-        return float(found[0]["value"][1]) if found else 0.0
+        count, total = (self._peer.over_time(of, start_s, end_s) for of in ("count", "sum"))
+        return Sums(round(count), total)
 
     def query(self, question: Question) -> Answer:
         """Run a query. Its windows end where those of other systems begin."""
