@@ -57,8 +57,8 @@ class SendRate:
             self._since_s, self._bytes, self._is_measured = now_s, 0, True
 
     def restart(self) -> None:
-        """Start a new measurement."""
-        self._since_s, self._bytes, self.is_low = trio.current_time(), 0, False
+        """Forget the measurement, and start the first one again."""
+        self._since_s, self._bytes, self._is_measured, self.is_low = trio.current_time(), 0, False, False
 
 
 class QuietConnection(BatchedConnection, Protocol):
