@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import trio
 from trio.testing import MockClock
 
 from tests.unit.tables.compaction.parts import compactor, key
@@ -28,7 +29,12 @@ class Folding:
     """A scheduler that folds the rows of a store."""
 
     def __init__(
-        self, store: EmbeddedStore, blocks: ColumnBlocks | None = None, limit: int = 100, least_rows: int = 1
+        self,
+        store: EmbeddedStore,
+        blocks: ColumnBlocks | None = None,
+        limit: int = 100,
+        least_rows: int = 1,
+        least_compacted: int = 0,
     ) -> None:
         self.store = store
         self.now_s = 0
@@ -37,7 +43,7 @@ class Folding:
             blocks or store.column_blocks, "tsdb", KeyLayout(), FoldRules(limit, LATE_S, least_rows)
         )
         queue = RowQueue(KeyLayout(), 1000, -3600)
-        rate = CompactionRate(1, 0, 1000, 3600)
+        rate = CompactionRate(1, least_compacted, 1000, 3600)
         self.scheduler = CompactionScheduler(
             queue, compactor(store), rate, lambda: self.behind, lambda: self.now_s, self.folding
         )
@@ -170,6 +176,33 @@ async def test_failed_fold_is_repeated(tmp_path: Path, autojump_clock: MockClock
         await found.scheduler.round()
         await found.scheduler.round()
         assert (found.folding.stats.damaged, found.folding.stats.cells) == (0, 1)
+
+
+class Slow(FailingOnce):
+    """Blocks of which a fold takes two seconds, without a store: its threads do not wait for a virtual clock."""
+
+    async def fold(self, table: str, prefix: bytes, *, least_rows: int = 1) -> Folded:
+        """See ColumnBlocks."""
+        await trio.sleep(2)
+        return Folded(1, 2)
+
+    async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
+        """See ColumnBlocks."""
+        return None
+
+
+async def test_few_rows_that_are_left_do_not_delay_folds(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Regression: each fold waited for a minute while fewer rows waited than are compacted."""
+    async with opened(tmp_path) as store:
+        found = Folding(store, Slow(store.column_blocks, StoreError("unused")), least_compacted=5)
+        puts = [Put(key(3600 * hour, 1), *CELL) for hour in range(8)]
+        found.scheduler.record([*puts, Put(puts[-1].row, b"t:\0\x20", b"\3")])  # two cells of the last row
+        found.now_s = 3600 * 8 + OVER_S + LATE_S
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(found.scheduler.run)
+            await trio.sleep(100)
+            assert found.folding.stats.cells == 8
+            nursery.cancel_scope.cancel()
 
 
 class WrittenMeanwhile(FailingOnce):

@@ -105,8 +105,9 @@ class CompactionScheduler:
     def _is_due(self) -> bool:
         """Return whether rows may be compacted or an hour folded now."""
         now_s, oldest_s = self._now_s(), self._queue.oldest if self._queue.waiting else None
-        if oldest_s is not None and oldest_s <= now_s - self._delay_s - HOUR_S:
-            return self._rate.rows(self._queue.waiting) > 0
+        is_old = oldest_s is not None and oldest_s <= now_s - self._delay_s - HOUR_S
+        if is_old and self._rate.rows(self._queue.waiting):
+            return True
         return self._folding is not None and self._folding.is_due(now_s, oldest_s)
 
     def statistics(self) -> SchedulerStats:
