@@ -5,7 +5,7 @@ only small packets of valid put lines therefore share one epoll. One task reads 
 as one batch. A packet that does not fit the batch goes to its connection's `take`. What `take` does not process, and
 what has to wait, continues in the connection's own task, outside the multiplexer.
 
-A connection that has sent no command leaves when its rate is known, as it may be quiet (`quiet_connections.py`).
+A connection that has sent no `sync` leaves when its rate is known, as it may be quiet (`quiet_connections.py`).
 
 The loops over packets are compiled if possible: `_multiplexer.pyx`.
 """
@@ -181,9 +181,9 @@ class Multiplexer(PolledConnections[Slot]):
     def _hand_over(self, fd: int, data: bytes) -> None:
         """Process one packet by its connection. Wake the connection's task for the rest, and at the end of input."""
         slot = self._slots[fd]
-        slot.bytes += len(data)
         try:
             rest = slot.connection.take(data) if data else b""
+            slot.bytes += len(data) - len(rest)
             slot.fast_path = slot.connection.uses_fast_path
         except Exception as error:  # noqa: BLE001 (the boundary of one connection)
             self._fail(fd, error)

@@ -46,7 +46,7 @@ class BatchedSlot:
         self.peer = connection.peer
         self.client = connection.peer.client  # a connected client is not evicted
         self.max_line = connection.max_line
-        self.bytes = 0  # ingested in batches
+        self.bytes = 0  # read here and ingested
 
 
 class Packet(NamedTuple):
@@ -118,7 +118,7 @@ class PacketBatches:
 
     def ingest(self, packets: Sequence[Packet], block: bytes, hand_over: Callable[[int, bytes], None]) -> None:
         """Ingest a batch; `block` has all its packets. Each packet that needs the slow path is handed over to its
-        connection, by descriptor, and the batch goes on with the next one. So is the only packet of a batch.
+        connection, by descriptor, and the batch goes on with the next one. A batch of one packet is handed over, too.
 
         After an unexpected error all packets are handed over: each connection then has its own error, or none. Lines
         may be ingested twice.

@@ -21,6 +21,7 @@ from tsd.server.packet_batches import BatchedConnection, BatchedSlot, Packet, Pa
 from tsd.server.polled_connections import PolledConnections
 
 WINDOW_S = 10.0  # for which a connection is watched before it may be quiet
+LONGEST_WINDOW_S = 160.0  # while it sends much: each measurement wakes its own task
 READ_BYTES = 128 << 10  # of one read of a quiet connection: the size of a new socket's buffer
 BYTES_PER_S = 24 << 10  # that it sends on average
 TURN_BYTES = 64 << 10  # read before other tasks run: a third of a millisecond
@@ -33,13 +34,13 @@ class SendRate:
     def __init__(self) -> None:
         self._since_s = trio.current_time()
         self._bytes = 0
-        self._is_measured = False
+        self._window_s = WINDOW_S
         self.is_low = False
 
     @property
     def left_s(self) -> float:
-        """Return the time until the end of the first measurement; infinity after it."""
-        return math.inf if self._is_measured else max(self._since_s + WINDOW_S - trio.current_time(), 0)
+        """Return the time until the end of the measurement."""
+        return max(self._since_s + self._window_s - trio.current_time(), 0)
 
     def count(self, size: int) -> None:
         """Note that `size` bytes were read together."""
@@ -52,13 +53,14 @@ class SendRate:
         """Note that `size` bytes were read, in small parts."""
         now_s = trio.current_time()
         self._bytes += size
-        if now_s - self._since_s >= WINDOW_S:
+        if now_s - self._since_s >= self._window_s:
             self.is_low = self._bytes <= BYTES_PER_S * (now_s - self._since_s)
-            self._since_s, self._bytes, self._is_measured = now_s, 0, True
+            self._window_s = WINDOW_S if self.is_low else min(2 * self._window_s, LONGEST_WINDOW_S)
+            self._since_s, self._bytes = now_s, 0
 
     def restart(self) -> None:
-        """Forget the measurement, and start the first one again."""
-        self._since_s, self._bytes, self._is_measured, self.is_low = trio.current_time(), 0, False, False
+        """Forget the measurement, and start a new one."""
+        self._since_s, self._bytes, self._window_s, self.is_low = trio.current_time(), 0, WINDOW_S, False
 
 
 class QuietConnection(BatchedConnection, Protocol):

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from tests.running import Running, running
 from tests.unit.api.http_requests import http_request
 from tests.unit.server.networks import READER, WRITER, changed, client_at, client_disconnects
-from tests.unit.server.telnet_parts import BAD, GOOD, REFUSED, T, session
+from tests.unit.server.telnet_parts import BAD, GOOD, T, session
 from tsd.server.peer import local_peer
 from tsd.server.quiet_connections import QuietConnections, SendRate
 
