@@ -135,11 +135,15 @@ class OpenHours:
             hour.add(columns, segment)
             self.points += len(columns.series)
 
-    def end_intervals(self, count: int, *, are_waiting: bool) -> int:
-        """Return how many intervals have ended since the first point came, `count` more than at the last call.
-        `are_waiting`: points wait to be held."""
+    def end_intervals(self, count: int, most: float, *, are_waiting: bool) -> bool:
+        """Count intervals that have ended, `count` since the last call. Return whether `most` have ended since the
+        first point came. Points are held no longer then, and the count begins again. `are_waiting`: points wait to be
+        held."""
         self.intervals = self.intervals + count if self._hours or are_waiting else 0
-        return self.intervals
+        if self.intervals < most:
+            return False
+        self.intervals = 0
+        return True
 
     def ends_s(self) -> float:
         """Return when the first hour is not open any more, by the wall clock; infinity without any."""

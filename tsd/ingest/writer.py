@@ -364,8 +364,8 @@ class Writer:
             if not wait.cancelled_caught:
                 await sleep_until_next(interval_s)
             count = max(round((trio.current_time() - begun_s) / interval_s), 1)
-            ended = self._hours.end_intervals(count, are_waiting=self._open_window.points > 0)
-            are_due = ended >= self._settings.hold_intervals
+            are_waiting = self._open_window.points > 0
+            are_due = self._hours.end_intervals(count, self._settings.hold_intervals, are_waiting=are_waiting)
             if are_due or not self._is_small_window():
                 self.seal()
             if are_due:
