@@ -6,6 +6,7 @@ points come late, and some hosts are replaced by new ones every hour. The same a
 
 from collections import deque
 from collections.abc import Iterator
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -84,7 +85,7 @@ def batches(fleet: Fleet) -> Iterator[Batch]:
     groups = [np.arange(group, fleet.hosts, GROUPS) for group in range(min(GROUPS, fleet.hosts))]
     levels = [chance.uniform(0, 100, (len(hosts), METRICS)) for hosts in groups]
     totals = [chance.integers(0, 10**9, (len(hosts), METRICS)) for hosts in groups]
-    held: deque[Batch] = deque()
+    held: list[deque[Batch]] = [deque() for _ in groups]
     for at in range(fleet.rounds):
         for group, hosts in enumerate(groups):
             time_s = fleet.start_s + at * fleet.round_s + fleet.round_s * group // GROUPS
@@ -105,14 +106,12 @@ def batches(fleet: Fleet) -> Iterator[Batch]:
                 if due_s == time_s:
                     own = batch
                 elif batch.points:
-                    held.append(batch)
-            while held and held[0].due_s <= time_s:
-                own = own.with_lines(held.popleft())
+                    held[group].append(batch)
+            while held[group] and held[group][0].due_s <= time_s:
+                own = own.with_lines(held[group].popleft())
             yield own
-    last: dict[int, Batch] = {}
-    for batch in held:
-        last[batch.group] = last[batch.group].with_lines(batch) if batch.group in last else batch
-    yield from (batch._replace(due_s=fleet.start_s + fleet.rounds * fleet.round_s) for batch in last.values())
+    end_s = fleet.start_s + fleet.rounds * fleet.round_s
+    yield from (reduce(Batch.with_lines, late)._replace(due_s=end_s) for late in held if late)
 
 
 def _tags(fleet: Fleet, hosts: NDArray[np.int64], time_s: int) -> list[bytes]:
