@@ -445,7 +445,12 @@ async def configured_reader(config: Config, store: Store, uids: Uids, on_warning
 
 def rollup_progress(config: Config, intervals: Iterable[Interval]) -> RollupProgress:
     """Return the progress of the rollups that the daemon of the state folder builds, not read yet."""
-    of = f"of {config.data_table} in {config.backend.value}"  # no address: it may change
+    place = config.backend.value  # without addresses of servers, as these may change
+    if config.backend is Backend.CASSANDRA:
+        place = f"{place} {config.cassandra_keyspace}"
+    elif config.backend is Backend.BIGTABLE:
+        place = f"{place} {store_address(config)}"
+    of = f"of {config.data_table} in {place}"
     tables = {one.name: f"{one.table} {of}" for one in intervals}
     return RollupProgress(state_folder(config) / ROLLUPS_FILE, tables)
 
