@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.flaky_store import Fault, FlakyStore
 from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.errors import StoreDown
 from tsd.ingest.series import SeriesTable
@@ -272,3 +273,17 @@ async def test_index_that_is_completed_during_an_import_without_it_is_completed_
     await index.rebuild("data")
     await unkept.finish()
     assert not await index.complete()
+
+
+async def test_index_that_cannot_be_marked_stops_no_points() -> None:
+    """Its table may be disabled, or not permitted: nothing here reads it. It is marked once that is possible."""
+    plain = await a_store()
+    await plain.create_tables([Table("data", (Family(b"t"),))])
+    await SeriesIndex(plain, TABLE, KeyLayout()).rebuild("data")
+    store = FlakyStore(plain)
+    unkept = UnkeptIndex(SeriesIndex(store, TABLE, KeyLayout()))
+    store.always, store.reads_always = Fault.REFUSED, True
+    await unkept.record(np.array([1], np.int32), SeriesTable())
+    store.always = Fault.NONE
+    await unkept.record(np.array([1], np.int32), SeriesTable())
+    assert not await SeriesIndex(plain, TABLE, KeyLayout()).complete()

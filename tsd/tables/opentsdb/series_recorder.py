@@ -19,6 +19,8 @@ from tsd.codec.points import Columns, Int32, series_ends
 from tsd.codec.putline import HOUR_S
 from tsd.config.loader import key_layout
 from tsd.config.settings import Config
+from tsd.errors import StoreError
+from tsd.lazy import LazyLogger
 from tsd.store import Put, Store
 from tsd.tables.opentsdb.encode import series_by_metric
 from tsd.tables.opentsdb.last_point_cache import LastPointCache
@@ -26,6 +28,8 @@ from tsd.tables.opentsdb.layout import OpentsdbParts
 from tsd.tables.opentsdb.series_index import BATCH, SeriesIndex
 from tsd.tables.opentsdb.trees import TreeBuilder
 from tsd.tables.writing import SeriesLookup
+
+log = LazyLogger(__name__)
 
 META_BATCH = 2000  # series per call of the store
 INITIAL_ROOM = 1024  # series
@@ -136,13 +140,23 @@ class UnkeptIndex:
 
     def __init__(self, index: SeriesIndex) -> None:
         self._index = index
-        self._is_marked = False
+        self._is_marked = self._has_failed = False
 
     async def record(self, numbers: Int32, series: SeriesLookup) -> None:  # noqa: ARG002 - as for a kept index
-        """Mark the index. Raise StoreError; the call may then be repeated."""
-        if not self._is_marked:
+        """Mark the index. After an error points are stored all the same, and the next window tries again: nothing here
+        reads the index."""
+        if self._is_marked:
+            return
+        error: StoreError | None = None
+        try:
             await self._index.outdate()
+        except StoreError as exc:
+            error = exc.with_traceback(None)
+        if error is None:
             self._is_marked = True
+        elif not self._has_failed:
+            self._has_failed = True
+            log.warning("series_index.not_marked", error=str(error), next_step="see tsd.query.series_index")
 
     async def finish(self) -> None:
         """Mark the index again: a daemon may have completed it meanwhile. Raise StoreError."""
