@@ -238,9 +238,8 @@ class HttpConnection:
             target.split,
             decision.sender,
         )
-        if self._router.is_query(
-            method, target
-        ):  # cancelled, with all of the connection, if the client disconnects first
+        if self._router.is_query(method, target):
+            # Cancelled, with all of the connection, if the client disconnects first.
             self._watch.begin(self._wait_disconnected)
             try:
                 response = await self._router.answer(request, target, decision.headers)

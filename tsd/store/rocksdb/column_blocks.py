@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TypeVar
 
 import trio
 
@@ -18,8 +17,6 @@ from tsd.store.rocksdb.packed import PackedCells
 from tsd.store.rocksdb.row_cache import RangeScan
 from tsd.store.rocksdb.view import View
 from tsd.store.rocksdb.watches import PrefixWatch
-
-T = TypeVar("T")
 
 CACHED_SHARE = 2  # parts of cached rows are this many times as large as others: no time is lost while they are read
 

@@ -7,7 +7,6 @@ row deletes that key in its batch, and so all values of the prefix; the next val
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TypeVar
 
 import numpy as np
 import trio
@@ -22,8 +21,6 @@ from tsd.store.rocksdb.database import Batch, Database
 from tsd.store.rocksdb.keys import ESCAPED_ZERO, row_prefix
 from tsd.store.rocksdb.runs import RunChange, add_runs
 from tsd.store.rocksdb.watches import PrefixWatch
-
-T = TypeVar("T")
 
 RUNS_AT_ONCE = 8  # encoded by one call in a thread, and written in one step: a quarter of a megabyte
 _NAME_BYTES = 1  # of the length before each name in the list of names

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice, product
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar, cast
+from typing import cast
 
 import trio
 
@@ -38,8 +38,6 @@ from tsd.store.rocksdb.wide import EmbeddedWideRows
 from tsd.store.rules import add, bytes_of, check_row
 from tsd.store.scheduling import IngestLoad, with_breaks
 from tsd.store.timing import timed
-
-T = TypeVar("T")
 
 GET_CELLS = 4000  # named cells read by one call
 FEW_CELLS = 16  # that are read in the event loop, as other short reads are: a thread takes several times as long

@@ -3,15 +3,12 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TypeVar
 
 from tsd.store.capabilities import JoinCells, Rewrite
 from tsd.store.cells import Put
 from tsd.store.rocksdb.access import DatabaseAccess
 from tsd.store.rocksdb.database import Batch, Database
 from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, time_of
-
-T = TypeVar("T")
 
 STEP_CELLS = 64  # read and written in one step: about a millisecond if all are long
 JOINED_CELLS = 128  # read and written in one step of joins, which take half as long

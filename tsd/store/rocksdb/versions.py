@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import trio
@@ -22,8 +22,6 @@ from tsd.store.rocksdb.version_chunks import Versions, decode_chunk, encode_chun
 from tsd.store.rocksdb.version_reads import Gathered, VersionView, column_prefix, has_chunks, time_in, time_suffix
 from tsd.store.rules import check_place, check_times
 from tsd.store.versions import ALL, END_MS, UNBOUNDED, VersionColumns, VersionPage, VersionPut, Wanted, rows_of
-
-T = TypeVar("T")
 
 BATCH_BYTES = 256 << 10  # of chunks written at once, or read to be merged
 SLICE_HOURS = 4096  # of columns that are encoded at once

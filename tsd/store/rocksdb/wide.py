@@ -1,13 +1,10 @@
 """Wide rows of the embedded store: a read seeks to its first column."""
 
 from collections.abc import Collection, Generator, Sequence
-from typing import TypeVar
 
 from tsd.store.cells import Cell, Put
 from tsd.store.rocksdb.access import DatabaseAccess
 from tsd.store.rocksdb.database import Database
-
-T = TypeVar("T")
 
 
 class EmbeddedWideRows:
