@@ -313,8 +313,8 @@ class Config(
         "tsd.storage.flush_interval", None,
         "Points of a row that arrive within it are written as one cell. They are in the journal meanwhile, and this "
         "daemon's queries see them. Other daemons see them this much later, and the loss of this machine's disk costs "
-        "them. On the embedded store, while open hours are held, a small window stays open for six intervals, with "
-        "tsd.entity.enabled for one. Unset: 30 s where tsd.storage.hold_open_hours holds points for a long interval, "
+        "them. While open hours are held, a small window stays open for up to a minute, with tsd.entity.enabled for "
+        "one interval. Unset: 30 s where tsd.storage.hold_open_hours holds points for a long interval, "
         "10 s elsewhere.", "ms", low=10, example="10000")
     join_points: bool = setting(
         "tsd.storage.join_points", True,
