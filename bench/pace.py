@@ -192,9 +192,10 @@ async def play(
         for number, text in batch.shares(connections):
             await streams[number].send_all(text)
         sums = sums.plus(batch, max(timeline.now_s() - batch.due_s, 0.0))
+    for stream in streams:  # all at once: each answer may take seconds of the timeline
+        await stream.send_all(end)
     for stream in streams:
         if end:
-            await stream.send_all(end)
             assert answered in (answer := await stream.receive_some()), answer
         await stream.aclose()
     return sums
