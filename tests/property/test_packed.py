@@ -141,7 +141,7 @@ def test_points_are_those_of_the_unpacked_cells(some: list[tuple[bytes, bytes]])
     found = unpack_points(stored, 8, bases_s, points)
     columns, values = zip(*(unpack(one, 8, b"t:") for one in stored), strict=True)
     rows = np.arange(len(stored))
-    wanted = read_cells([*columns], [*values], 2, 8, rows, bases_s * 1000, np.zeros(len(stored), bool))
+    wanted = read_cells([*columns], [*values], 8, rows, bases_s * 1000, np.zeros(len(stored), bool))
     if found is None:
         assert wanted.slow.any()
         return
