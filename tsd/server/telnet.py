@@ -254,23 +254,31 @@ class TelnetSession:
                 self._stats.truncated_lines += 1
 
     async def _next_input(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Return more input: received here, or not processed by the multiplexer."""
-        stream, data = self._stream, None
+        """Return more input: received here, or read with other connections and not processed there."""
         is_small = self._accepts_points and self._small_reads >= SMALL_READS and self._lines.is_between
-        if isinstance(stream, trio.SocketStream) and (self.is_quiet or is_small):
-            self.peer.idle_since = trio.current_time()
-            if self._quiet is not None and self.is_quiet:
-                data = await self._quiet.add(stream, self)
-            elif self._multiplexer is not None and is_small:
-                may_become_quiet = self._quiet is not None and not self._has_waited
-                with trio.move_on_after(self._send_rate.left_s if may_become_quiet else math.inf):
-                    data = await self._multiplexer.add(stream, self)
-            self.peer.idle_since = None
-            if data is not None:
-                return data
-            await self.peer.throttle()
-            await self._intake.backpressure.wait_open()
+        if self._quiet is not None and self.is_quiet:
+            data = await self._wait_in(self._quiet)
+        elif self._multiplexer is not None and is_small:
+            may_become_quiet = self._quiet is not None and not self._has_waited
+            data = await self._wait_in(self._multiplexer, self._send_rate.left_s if may_become_quiet else math.inf)
+        else:
+            return await receive()
+        if data is not None:
+            return data
+        await self.peer.throttle()
+        await self._intake.backpressure.wait_open()
         return await receive()
+
+    async def _wait_in(self, shared: Multiplexer | QuietConnections, most_s: float = math.inf) -> bytes | None:
+        """Have a task that reads several connections read this one, for a time. Return what it has not processed; None:
+        the connection's own task reads next."""
+        assert isinstance(self._stream, trio.SocketStream)  # others are not shared
+        data = None
+        self.peer.idle_since = trio.current_time()
+        with trio.move_on_after(most_s):
+            data = await shared.add(self._stream, self)
+        self.peer.idle_since = None
+        return data
 
     @property
     def uses_fast_path(self) -> bool:
