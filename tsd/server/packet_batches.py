@@ -131,7 +131,7 @@ class PacketBatches:
                 try:
                     stop, position = self._take_packets(block, bounds, first)
                 except Exception:  # the boundary of a batch
-                    log.exception("multiplexer.batch_failed", packets=len(packets) - first)
+                    log.exception("packets.batch_failed", packets=len(packets) - first)
                     batched = False
             if stop > first:
                 now_s = trio.current_time()
