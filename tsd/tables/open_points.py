@@ -207,8 +207,8 @@ class OpenPointSource(Protocol):
         of `span` may be left out. Raise what `choose` and `may_pass` raise."""
 
     async def wait_for_keys(self, metric: bytes, may_pass: MayPass | None = None) -> bool:
-        """Return whether some of the metric's points wait for the keys of new series that `may_pass`: the store may not
-        know their names. Raise what `may_pass` raises."""
+        """Return whether some of the metric's points wait for the keys of new series for which `may_pass` is true: the
+        store may not know their names. Raise what `may_pass` raises."""
         ...
 
     def known_series(self, metric: bytes) -> KnownSeries | None:
