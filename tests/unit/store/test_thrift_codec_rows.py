@@ -23,7 +23,7 @@ ROWS = [
 
 def expected(rows: list[tuple[bytes, dict[bytes, tuple[bytes, int]]]]) -> RawCells:
     flat = [(key, column, value, time) for key, cells in rows for column, (value, time) in cells.items()]
-    return RawCells(*([cell[at] for cell in flat] for at in range(4)), len(rows))  # type: ignore[arg-type]
+    return RawCells(*([cell[at] for cell in flat] for at in range(4)), len(rows))  # type: ignore[arg-type,call-arg]
 
 
 @pytest.mark.parametrize("size", [1 << 20, 4096, 777, 1], ids=str)
