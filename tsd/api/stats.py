@@ -41,7 +41,6 @@ class DaemonStats(NamedTuple):
     web: HttpStatistics
     truncated_lines: int
     coalesced_errors: int
-    replayed: int
     accepted: int
     received: int
     stored: int
@@ -117,8 +116,7 @@ def _opentsdb_connections(snapshot: DaemonStats) -> Iterator[Stat]:
     yield Stat("connectionmgr.exceptions", listener.reset, "type=reset")
     yield Stat("connectionmgr.exceptions", listener.timed_out, "type=timeout")
     yield Stat("connectionmgr.exceptions", listener.failed, "type=unknown")
-    put_lines = snapshot.received - snapshot.replayed  # replayed lines were received by an earlier run
-    yield Stat("rpc.received", snapshot.telnet_commands + put_lines, "type=telnet")
+    yield Stat("rpc.received", snapshot.telnet_commands, "type=telnet")
     yield Stat("rpc.received", snapshot.web.requests, "type=http")
     yield Stat("rpc.exceptions", listener.failed + snapshot.web.failures + snapshot.task_failures)
     yield from _opentsdb_latencies("all", snapshot.web.latencies)

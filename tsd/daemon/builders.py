@@ -262,7 +262,7 @@ def build_server(parts: CoreParts) -> ServerParts:
     batches = PacketBatches(
         ingest.intake.take_packets,
         parts.now_ms,
-        stats.add_accepted,
+        stats.add_commands,
         is_plain=None if translation is None else translation.is_plain,
     )
     multiplexer = Multiplexer(batches, ingest.backpressure)

@@ -21,6 +21,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.received = 0
+        self.accepted = 0  # of this run: not those that were found in the journal
         self.stored = 0
         self.refused: Counter[str] = Counter()  # by reason
 

@@ -221,6 +221,7 @@ class Intake:
         self._load.record(len(block) - len(absorbed.rest))
         if absorbed.accepted:
             self._journal.append(absorbed.kept, absorbed.accepted)
+        self._ledger.accepted += absorbed.accepted
         self._ledger.received += absorbed.accepted + len(absorbed.rejects)
         for reject in absorbed.rejects:
             self._ledger.refuse(reject.error.reason)

@@ -127,14 +127,13 @@ class TelnetStats:
     """Counts of all telnet connections."""
 
     def __init__(self) -> None:
-        self.commands = 0
-        self.accepted = 0  # data points
+        self.commands = 0  # lines, points among them
         self.truncated_lines = 0  # incomplete at the end of their connection
         self.summarized = 0  # refusals that were only summarized, because the client did not read
 
-    def add_accepted(self, points: int) -> None:
-        """Count accepted data points."""
-        self.accepted += points
+    def add_commands(self, count: int) -> None:
+        """Count commands."""
+        self.commands += count
 
 
 class TelnetPort(NamedTuple):
@@ -345,11 +344,13 @@ class TelnetSession:
     async def _process(self, piece: bytes | TooLong | Undecodable) -> None:
         if isinstance(piece, Undecodable):
             self._intake.refuse(piece.error, piece.line, self.peer)
+            self._stats.commands += 1
             self._refuse(piece.command, piece.error)
         elif isinstance(piece, TooLong):
             error = BadLine(LINE_TOO_LONG, f"illegal argument: line too long: more than {piece.limit} bytes")
             has_point = piece.start.partition(b" ")[0].decode("latin-1") in _WRITES  # other lines may contain a secret
             self._intake.refuse(error, piece.start if has_point else b"", self.peer)
+            self._stats.commands += 1
             self._refuse(b"put", error)
         elif not self._accepts_points:
             await self._process_lines(piece)
@@ -385,7 +386,6 @@ class TelnetSession:
 
     async def _ingest_summaries(self, lines: bytes) -> None:
         """Ingest lines of rollups, histograms and texts, or of metadata."""
-        self._stats.commands += lines.count(b"\n")
         while lines:
             await self._yield_after(LINES_PER_TURN)  # each costs as much as many put lines
             commands = [line.partition(b" ")[0] for line in lines.split(b"\n")]
@@ -402,7 +402,7 @@ class TelnetSession:
     def _reply(self, taken: Taken, commands: Sequence[bytes] = ()) -> bytes:
         """Reply to the refused lines of a block. Return its rest. `commands`: one for each line; empty: all are put."""
         self.accepted += taken.accepted
-        self._stats.add_accepted(taken.accepted)
+        self._stats.commands += taken.accepted + len(taken.rejects)
         self.position = taken.position
         for reject in taken.rejects:
             self._refuse(commands[reject.line] if commands else b"put", reject.error)

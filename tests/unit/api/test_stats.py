@@ -1,5 +1,6 @@
 """The statistics of the command `stats`, and the form of its lines."""
 
+import json
 import re
 import socket
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import trio
 
 from tests.running import Running, running
+from tests.unit.api.http_requests import http_post
 from tsd.api.stats import render
 from tsd.tables.catalog import Stat
 
@@ -56,6 +58,20 @@ async def test_replayed_lines_are_not_counted_as_received(tmp_path: Path) -> Non
         await client.send_lines(put)
         stats = await client.stats()
         assert stats["datapoints.added type=all class=TSDB"] == 1
+
+
+async def test_points_over_http_are_added_points_and_no_telnet_commands(tmp_path: Path) -> None:
+    """Regression: points over HTTP counted as commands of telnet, and not as added data points."""
+    async with running(tmp_path) as daemon:
+        point = {"metric": "m", "timestamp": 1500000000, "value": 1, "tags": {"a": "b"}}
+        body = json.dumps([point, point | {"value": "x"}, point]).encode()
+        assert (await http_post(daemon, "/api/put", body)).status == 400  # of one point
+        async with daemon.client() as client:
+            await client.send_lines(b"put m 1500000001 1 a=b\nput m x 1 a=b\nrollup 1h-sum m x 1 a=b\n")
+            stats = await client.stats()
+    assert stats["datapoints.added type=all class=TSDB"] == 2 + 1
+    assert stats["rpc.received type=telnet"] == 3 + 2  # and `sync` and `stats`
+    assert stats["rpc.received type=put"] == 1
 
 
 async def test_reply_to_a_closed_connection_is_counted(tmp_path: Path) -> None:
