@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,7 +95,7 @@ class Opentsdb:
     def stop(self) -> "Ended":
         """Stop it cleanly, which compacts its rows of past hours. Return what it took in all."""
         pid = _pid(self._home, opentsdb.NAME)
-        stopping = threading.Thread(target=opentsdb.stop, args=(self._home, COMPACTED_S))
+        stopping = threading.Thread(target=partial(opentsdb.stop, self._home, within_s=COMPACTED_S))
         stopping.start()
         found = Ended(*usage(pid)[:2], written_bytes(pid))
         while stopping.is_alive():

@@ -56,9 +56,9 @@ def start(home: Path, options: Options) -> int:
         return port
 
 
-def stop(home: Path) -> None:
-    """Stop it cleanly: it writes its buffers, and compacts rows if that is enabled."""
-    shut_down(home, NAME, TITLE, within_s=STOP_S)
+def stop(home: Path, within_s: int = STOP_S) -> None:
+    """Stop it cleanly: it writes its buffers, and compacts rows if that is enabled. Kill it after `within_s`."""
+    shut_down(home, NAME, TITLE, within_s=within_s)
 
 
 def kill(home: Path) -> None:
