@@ -155,8 +155,8 @@ class HBaseStore(OptionalParts):
         """See Store."""
         if columns is not None and not columns:
             return {}
-        size = GET_ROWS if columns is None else max(GET_CELLS // len(columns), 1)
         keys = [row for row in dict.fromkeys(rows) if row]  # HBase refuses an empty row key
+        size = _rows_of_get(len(keys)) if columns is None else max(GET_CELLS // len(columns), 1)
         parts = (keys[at : at + size] for at in range(0, len(keys), size))
         wanted = None if columns is None else frozenset(columns)
         found = await self._calls.spread_gets(Connection.get, ((table, part, wanted) for part in parts))
@@ -171,8 +171,8 @@ class HBaseStore(OptionalParts):
     async def get_cells(self, table: str, rows: Sequence[bytes]) -> CellPage:
         """See CellGets."""
         keys = list(dict.fromkeys(rows))
-        size = -(-len(keys) // max(round(len(keys) / GET_ROWS), 1))
-        parts = [(table, keys[at : at + size]) for at in range(0, len(keys), size or 1)]
+        size = _rows_of_get(len(keys))
+        parts = [(table, keys[at : at + size]) for at in range(0, len(keys), size)]
         return joined_pages(await self._calls.spread_gets(Connection.get_cells, parts))
 
     @property
@@ -311,3 +311,8 @@ class HBaseStore(OptionalParts):
         if self._version_calls is not None:
             opened, down = opened + self._version_calls.pool.opened, down + self._version_calls.pool.down
         return MappingProxyType({**self._count, "connections_opened": opened, "gateways_down": down})
+
+
+def _rows_of_get(count: int) -> int:
+    """Return how many of `count` rows each call reads with all their columns: as many as the others, or one less."""
+    return max(-(-count // max(round(count / GET_ROWS), 1)), 1)
