@@ -203,7 +203,7 @@ async def rows_written(*since_ms: int) -> tuple[Graves, list[bytes]]:
 
 
 async def test_old_rows_of_a_request_get_one_write_time(autojump_clock: MockClock) -> None:
-    """That of their newest cell; a row that was written within `span_age_ms` keeps its own."""
+    """One after that of their newest cell; a row that was written within `span_age_ms` keeps its own."""
     store, (old, newest, young, first) = await rows_written(900, 600, 100, 200)
     rows = [old, newest, young]
     did = RowCompactor(
@@ -213,7 +213,7 @@ async def test_old_rows_of_a_request_get_one_write_time(autojump_clock: MockCloc
     await trio.sleep(0.3)
     assert await did.compact_keys(rows) == []
     found = await store.get(TABLE, rows)
-    assert [[cell.time_ms - NOW_MS for cell in found[row]] for row in rows] == [[-597], [-597], [-97]]
+    assert [[cell.time_ms - NOW_MS for cell in found[row]] for row in rows] == [[-596], [-596], [-97]]
     await store.put(TABLE, [Put(old, COLUMN + b"\0\x10", b"+")])  # a later value still counts
     assert (await shown(store, [old])) == ["0000001000200030=2a2a2a2a00 0010=2b"]
     assert await did.compact_keys([old]) == []

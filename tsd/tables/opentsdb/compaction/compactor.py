@@ -1,8 +1,9 @@
 """Compaction of stored rows: merge a row's cells, write the result, then delete the cells that it replaces.
 
-Readers see all points at any time. The merged cells get the timestamp of the newest cell that was read, or that of
-several old rows (`with_one_time`). They are read back before any delete, unless the store changes a row in one atomic
-step (`tsd.store.AtomicRewrites`). There are no locks. Concurrent writes, compactions and crashes lose no point:
+Readers see all points at any time. The merged cells get the timestamp of the newest cell that was read, or a later one
+that several old rows share (`with_one_time`). They are read back before any delete, unless the store changes a row in
+one atomic step (`tsd.store.AtomicRewrites`). There are no locks. Concurrent writes, compactions and crashes lose no
+point:
 
 - A write after the read has a later timestamp than all cells that were read (`Store.put`; see `SETTLE_MS` for HBase).
   So it takes precedence over the merged cell, and no delete reaches it, because each delete is bounded by a timestamp

@@ -109,19 +109,17 @@ def _with_time(plan: RowPlan, time_ms: int) -> RowPlan:
 
 
 def with_one_time(plans: Sequence[RowPlan], last_ms: int) -> list[RowPlan]:
-    """Give plans of rows whose newest cells are no newer than `last_ms`, and `ALIKE_MS` apart at most, one write time,
-    that of the newest of them. HBase needs a request for each time of puts and deletes. All rows were read later than
-    `last_ms` by the clock that sets write times, so every later write is newer. A copy compares the time with those of
-    other stores, so it stays close."""
+    """Give plans of rows whose newest cells are older than `last_ms`, and `ALIKE_MS` apart at most, one write time, one
+    ms after the newest of them. HBase needs a request for each time of puts and deletes, and a delete up to the ms
+    before it takes all obsolete cells of a row. All rows were read later than `last_ms` by the clock that sets write
+    times, so every later write is newer. A copy compares the time with those of other stores, so it stays close."""
     times: dict[int, int] = {}
     newest_ms = -1
-    for time_ms in sorted({plan.time_ms for plan in plans if plan.time_ms <= last_ms}, reverse=True):
+    for time_ms in sorted({plan.time_ms for plan in plans if plan.time_ms < last_ms}, reverse=True):
         if newest_ms - time_ms > ALIKE_MS or newest_ms < 0:
             newest_ms = time_ms
-        times[time_ms] = newest_ms
-    return [
-        _with_time(plan, time_ms) if (time_ms := times.get(plan.time_ms, 0)) > plan.time_ms else plan for plan in plans
-    ]
+        times[time_ms] = newest_ms + 1
+    return [_with_time(plan, times[plan.time_ms]) if plan.time_ms in times else plan for plan in plans]
 
 
 def _ties(cells: Iterable[StoredCell], puts: Iterable[Point], time_ms: int) -> bool:
