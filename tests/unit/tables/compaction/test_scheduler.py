@@ -158,6 +158,34 @@ async def test_steps_are_larger_where_each_makes_requests(autojump_clock: MockCl
     assert calls[0] < calls[1]
 
 
+async def test_rows_of_several_intervals_are_compacted_together_where_steps_make_requests(
+    autojump_clock: MockClock,
+) -> None:
+    """At the same rate: the next round comes later."""
+    rows = [key(0, series) for series in range(1, 401)]
+    rounds = []
+    for with_requests in (True, False):
+        store = Graves(lambda: NOW_MS)
+        await store.create_tables([Table(TABLE, (Family(b"t"),))])
+        cells = [Put(row, column, b"*") for row in rows for column in (b"t:\0\0", b"t:\0\x10")]
+        await store.put(TABLE, cells, time_ms=5)
+        found = Scheduled(store, CompactionRate(10, 10, 1000, 2), ())
+        if with_requests:
+            found.store.stamped_cells = store.stamped_cells
+        found.now_s = OVER_S
+        found.scheduler.record(cells)
+        seen = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(found.scheduler.run)
+            for _ in range(100):
+                await trio.sleep(10)
+                seen.append(found.scheduler.statistics().compaction.compacted)
+            nursery.cancel_scope.cancel()
+        assert seen[0] < len(rows) - 10 <= seen[-1]
+        rounds.append(len(set(seen)))
+    assert rounds[0] < rounds[1]
+
+
 async def test_no_compaction_while_the_writer_is_behind(autojump_clock: MockClock) -> None:
     found = await scheduled()
     found.now_s = OVER_S

@@ -1,8 +1,10 @@
 """Background compaction of a daemon: rows that it wrote as several cells become one cell during the next hour.
 
-OpenTSDB's settings define the rate: each interval, a share of the queued rows. A round's steps are spread over its
-interval. No step runs while the writer is behind, and after each step the scheduler sleeps as long as the step took: it
-uses at most half of the store's capacity. Daemons start an hour's compaction at different times.
+OpenTSDB's settings define the rate: each interval, a share of the queued rows. Where steps make requests, a round takes
+the rows of several intervals: large requests cost less, and processes that were idle work with cold caches. A round's
+steps are spread over its time. No step runs while the writer is behind, and after each step the scheduler sleeps as
+long as the step took: it uses at most half of the store's capacity. Daemons start an hour's compaction at different
+times.
 """
 
 import random
@@ -25,6 +27,8 @@ from tsd.tables.opentsdb.compaction.queue import RowQueue
 log = LazyLogger(__name__)
 
 LEAST_ROWS, MOST_ROWS = 32, 128  # of one step: a wake-up of the event loop costs as much as ten rows of two cells
+REQUEST_ROWS = 500  # the most where a step makes requests; a round takes as many, if the rate allows it by then
+MOST_INTERVALS = 30  # of such a round
 RUN_ROWS = 64  # taken from a bucket of the queue together, if the engine joins the requests of neighbours
 STEP_CELLS = 2048  # of one step, if it has more than the least rows
 REQUEST_CELLS = 1 << 14  # the same where a step makes requests, each of which costs as much as hundreds of cells
@@ -122,39 +126,49 @@ class CompactionScheduler:
         await self._recover()
         while True:
             begun = trio.current_time()
-            await self.round()
+            length_s = await self.round()
             if not self._is_due():
                 self._due = trio.Event()
                 with trio.move_on_at(next_time(begun, REST_S)):
                     await self._due.wait()
-            await trio.sleep_until(next_time(begun, self._rate.flush_interval_s))
+            await trio.sleep_until(next_time(begun, length_s))
 
-    async def round(self) -> None:
-        """Do one round. It takes about one interval, longer if the store is slow."""
+    async def round(self) -> float:
+        """Do one round. Return the seconds until the next. It takes about as long, longer if the store is slow."""
         while self._recent and self._recent[0][0] <= trio.current_time():
             self._queue.put_back(self._recent.popleft()[1])
         run = RUN_ROWS if self._compactor.joins_requests else 1  # others spread the load over their regions
         ended_s = self._now_s() - self._delay_s
         for _ in self._queue.close(ended_s):  # a million rows take 60 ms
             await trio.lowlevel.checkpoint()
-        due = self._queue.take(self._rate.rows(self._queue.waiting), ended_s, run)
+        count = self._rate.rows(self._queue.waiting)
+        intervals = self._intervals(count)
+        length_s = self._rate.flush_interval_s * intervals
+        due = self._queue.take(min(count * intervals, self._rate.most_rows), ended_s, run)
         due.sort()  # neighbours are read and written faster
         start = ready = trio.current_time()
         at = 0
         while at < len(due):
             if at:
-                await trio.sleep_until(max(start + self._rate.flush_interval_s * at / len(due), ready))
+                await trio.sleep_until(max(start + length_s * at / len(due), ready))
             if self._is_writer_behind():
                 self._queue.put_back(due[at:])
-                return
+                return self._rate.flush_interval_s
             begun = trio.current_time()
             rows = due[at : at + self._step_rows]
             if not await self._step(rows):
                 self._queue.put_back(due[at:])
-                return
+                return self._rate.flush_interval_s
             at += len(rows)
             ready = 2 * trio.current_time() - begun  # after a pause as long as the step
-        await self._fold(start + self._rate.flush_interval_s)
+        await self._fold(start + length_s)
+        return length_s if due else self._rate.flush_interval_s
+
+    def _intervals(self, count: int) -> int:
+        """Return how many intervals a round has, of `count` rows each."""
+        if not count or not self._compactor.makes_requests:
+            return 1
+        return min(-(-min(REQUEST_ROWS, self._rate.most_rows) // count), MOST_INTERVALS)
 
     async def _recover(self) -> None:
         """Find the hours that an earlier run did not fold."""
@@ -200,9 +214,10 @@ class CompactionScheduler:
                 self._recent.append((trio.current_time() + self._recent_s, recent))
             # Elsewhere every cell of a row is deleted by a call of its own: a large step would be long.
             if self._compactor.joins_requests and stats.rows - rows_before == len(rows):
-                most = REQUEST_CELLS if self._compactor.makes_requests else STEP_CELLS
+                asks = self._compactor.makes_requests
+                most_cells, most_rows = (REQUEST_CELLS, REQUEST_ROWS) if asks else (STEP_CELLS, MOST_ROWS)
                 cells = max(stats.cells_before - cells_before, 1)
-                self._step_rows = min(max(most * len(rows) // cells, LEAST_ROWS), MOST_ROWS)
+                self._step_rows = min(max(most_cells * len(rows) // cells, LEAST_ROWS), most_rows)
             self._backoff = backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, 10)
             return True
         log.warning("compaction.delayed", error=str(error), rows=len(rows))
