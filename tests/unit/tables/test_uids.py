@@ -373,6 +373,18 @@ async def test_invalid_counter_is_refused() -> None:
     assert uids.statistics()[Kind.TAGV].used == 7  # the others were read all the same
 
 
+async def test_counters_are_read_together() -> None:
+    """A daemon reads them again and again; each request wakes processes that rest."""
+    store = await make_store()
+    uids = make_uids(store)
+    used = {Kind.METRIC: 5, Kind.TAGK: 6, Kind.TAGV: 7}
+    await store.store.put(TABLE, [Put(COUNTER_ROW, id_column(kind), encode_counter(used[kind])) for kind in used])
+    store.calls.clear()
+    await uids.read_counters()
+    assert store.calls == ["get"]
+    assert {kind: found.used for kind, found in uids.statistics().items()} == used
+
+
 async def test_random_metrics_leave_the_counter_alone() -> None:
     store = await make_store()
     uids = make_uids(store, random_metrics=True)

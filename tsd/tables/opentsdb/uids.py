@@ -30,7 +30,7 @@ from tsd.codec.opentsdb.uid import (
 )
 from tsd.errors import CorruptRow, NoSuchName, StoreDown, StoreError, TsdError, UidsExhausted, UnfitSettings
 from tsd.lazy import LazyLogger
-from tsd.store import Put, Store
+from tsd.store import Cell, Put, Store
 from tsd.tables.opentsdb.name_cache import NameCache
 from tsd.tables.writing import Admission
 
@@ -208,12 +208,14 @@ class Uids:
         return sum(table.overflows for table in self._kinds.values())
 
     async def read_counters(self) -> None:
-        """Read how many UIDs of each kind are used, and warn if they run out. Raise StoreError; and, after reading all
+        """Read how many UIDs of each kind are used, and warn if they run out. Raise StoreError; and, after taking all
         counters, CorruptRow if one is damaged."""
         broken: CorruptRow | None = None
-        for table in self._kinds.values():
+        before = {kind: table.used for kind, table in self._kinds.items()}
+        rows = await self._store.get(self._table, [COUNTER_ROW], columns=[id_column(kind) for kind in self._kinds])
+        for kind, table in self._kinds.items():
             try:
-                await table.read_counter()
+                table.take_counter(rows.get(COUNTER_ROW, ()), at_least=before[kind])
             except CorruptRow as error:
                 broken = error
         if broken is not None:
@@ -265,7 +267,7 @@ class _KindTable:
         # Names that are only looked up do not wait for other names to be assigned, which may take long.
         self._running = {False: trio.Lock(), True: trio.Lock()}
         self._creating: NameBatch | None = None  # the running batch that creates
-        self._used = 0
+        self.used = 0
         self.has_fallen = False  # whether the counter has, see `Uids.take_falls`
         self._warned = 0.0
         self._hits = self._misses = self._collisions = self._refused = 0
@@ -445,13 +447,13 @@ class _KindTable:
         """Return numbers reserved for this daemon: `count`, or fewer if the kind is nearly exhausted."""
         if self._random:
             return [secrets.randbelow(capacity(min(self._width, 7))) + 1 for _ in range(count)]
-        if not self._used or self._used + count > capacity(self._width):
+        if not self.used or self.used + count > capacity(self._width):
             await self.read_counter()  # counters only grow: an exhausted one is not incremented
-            count = min(count, capacity(self._width) - self._used)
+            count = min(count, capacity(self._width) - self.used)
             if count <= 0:
                 return []
         # Not retried: if the response is lost, these numbers stay unused.
-        before = self._used
+        before = self.used
         top = await self._store.increment(self._table, COUNTER_ROW, id_column(self._kind), count)
         if top <= 0:
             raise CorruptRow(f"UID table {self._table}: the counter of '{self._kind.value}' is {top}")
@@ -519,27 +521,33 @@ class _KindTable:
 
     async def read_counter(self) -> None:
         """Read the counter from the store."""
-        before = self._used
+        before = self.used
         rows = await self._store.get(self._table, [COUNTER_ROW], columns=[id_column(self._kind)])
+        self.take_counter(rows.get(COUNTER_ROW, ()), at_least=before)
+
+    def take_counter(self, cells: Iterable[Cell], *, at_least: int) -> None:
+        """Take the counter from the cells of its row. It was `at_least` that large before they were read. Raise
+        CorruptRow."""
+        values = [cell.value for cell in cells if cell.column == id_column(self._kind)]
         try:
-            number = decode_counter(rows[COUNTER_ROW][0].value) if rows else 0
+            number = decode_counter(values[0]) if values else 0
         except ValueError as exc:
             raise CorruptRow(f"UID table {self._table}, '{self._kind.value}': {exc}") from exc
-        self._set_used(number, at_least=before)
+        self._set_used(number, at_least=at_least)
 
     def _set_used(self, number: int, *, at_least: int) -> None:
         """Set the number of used UIDs. It was `at_least` that large before the store was asked."""
         fell = number < at_least
         self.has_fallen |= fell
-        self._used = number if fell else max(self._used, number)
-        part = self._used / capacity(self._width)
+        self.used = number if fell else max(self.used, number)
+        part = self.used / capacity(self._width)
         reached = max((mark for mark in WARN_AT if part >= mark), default=0.0)
         if reached > self._warned:
             self._warned = reached
             log.warning(
                 "uids.running_out",
                 kind=self._kind.value,
-                used=self._used,
+                used=self.used,
                 capacity=capacity(self._width),
                 next_step="find the source of new names (tsd uid grep), and stop it before UIDs are exhausted",
             )
@@ -575,7 +583,7 @@ class _KindTable:
 
     def statistics(self) -> UidStatistics:
         """Return the present statistics."""
-        used = 0 if self._random else min(self._used, capacity(self._width))
+        used = 0 if self._random else min(self.used, capacity(self._width))
         available = 0 if self._random else capacity(self._width) - used
         cached = len(self.uid_of) + len(self.name_of)
         return UidStatistics(
