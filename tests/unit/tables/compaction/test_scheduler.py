@@ -31,7 +31,13 @@ class Scheduled:
     """A scheduler whose queue has rows with two cells each."""
 
     def __init__(
-        self, store: MemoryStore, rate: CompactionRate, rows: Sequence[bytes] = ROWS, *, settle_ms: int = 0
+        self,
+        store: MemoryStore,
+        rate: CompactionRate,
+        rows: Sequence[bytes] = ROWS,
+        *,
+        settle_ms: int = 0,
+        recent_s: float = RECENT_S,
     ) -> None:
         self.store = FlakyStore(store)
         self.now_s = 0
@@ -43,6 +49,7 @@ class Scheduled:
             rate,
             lambda: self.behind,
             lambda: self.now_s + int(trio.current_time()),
+            recent_s=recent_s,
         )
         for _ in range(2):
             self.scheduler.record([Put(row, b"t:", b"") for row in rows])
@@ -240,4 +247,19 @@ async def test_rows_that_are_due_at_once_end_a_rest(autojump_clock: MockClock) -
         assert found.scheduler.statistics().queued == len(ROWS)
         await trio.sleep(25)
         assert found.scheduler.statistics().queued < len(ROWS)
+        nursery.cancel_scope.cancel()
+
+
+async def test_rows_that_were_being_written_to_end_a_rest(autojump_clock: MockClock) -> None:
+    """Regression: a row that had just been written was tried again at the end of a rest of a minute."""
+    store = await made(dict.fromkeys(ROWS, f"0000=2a@5 0010=2b@{NOW_MS}"))
+    found = Scheduled(store, CompactionRate(1, 0, 1000, 3600), settle_ms=SETTLE_MS, recent_s=5)
+    found.now_s = OVER_S
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(found.scheduler.run)
+        await trio.sleep(4)
+        tried = len(found.store.calls)
+        assert found.scheduler.statistics().queued == 0
+        await trio.sleep(6)
+        assert len(found.store.calls) > tried > 0
         nursery.cancel_scope.cancel()

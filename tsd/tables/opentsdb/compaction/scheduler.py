@@ -7,6 +7,7 @@ long as the step took: it uses at most half of the store's capacity. Daemons sta
 times.
 """
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -129,7 +130,8 @@ class CompactionScheduler:
             length_s = await self.round()
             if not self._is_due():
                 self._due = trio.Event()
-                with trio.move_on_at(next_time(begun, REST_S)):
+                again = self._recent[0][0] if self._recent else math.inf
+                with trio.move_on_at(min(next_time(begun, REST_S), again)):
                     await self._due.wait()
             await trio.sleep_until(next_time(begun, length_s))
 
