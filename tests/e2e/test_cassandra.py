@@ -11,6 +11,7 @@ from tests.e2e.command import Served, Tsd, on_cassandra, until
 from tests.e2e.engine_points import LINES, T, check_all_are_kept, check_delete, import_points, text
 from tests.peers.cassandra import RunningCassandra
 from tsd.cli.torture.fork_server import set_ahead
+from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 
 pytestmark = [pytest.mark.slow, pytest.mark.cassandra]
 LATE_MS = -5 * 60_000
@@ -73,13 +74,12 @@ def test_delete_removes_named_points_only(tsd: Tsd) -> None:
     check_delete(tsd)
 
 
-def test_daemons_keep_acknowledged_points_while_cassandra_is_down(tmp_path: Path) -> None:
-    """A daemon that runs on, and one on KairosDB's tables that is killed in the outage."""
-    own = RunningCassandra(tmp_path / "cassandra")
-    often = {"tsd.storage.flush_interval": "100"}
-    staying = Tsd(tmp_path / "staying", on_cassandra(own, often))
-    killed = Tsd(tmp_path / "killed", on_cassandra(own, {**often, "tsd.storage.layout": "kairosdb"}))
-    try:
+def test_daemons_keep_acknowledged_points_while_cassandra_is_down(cassandra: RunningCassandra, tmp_path: Path) -> None:
+    """A daemon that runs on, and one on KairosDB's tables that is killed in the outage. `tsd torture` kills a node."""
+    with FaultyProxy(cassandra.host, cassandra.port) as proxy:
+        often = {"tsd.storage.flush_interval": "100", "tsd.storage.cassandra.hosts": f"{proxy.host}:{proxy.port}"}
+        staying = Tsd(tmp_path / "staying", on_cassandra(cassandra, often))
+        killed = Tsd(tmp_path / "killed", on_cassandra(cassandra, {**often, "tsd.storage.layout": "kairosdb"}))
         for tsd in (staying, killed):
             assert tsd.run("create-tables").status == 0
         with staying.serve() as served, killed.serve() as other:
@@ -87,19 +87,17 @@ def test_daemons_keep_acknowledged_points_while_cassandra_is_down(tmp_path: Path
                 assert daemon.send_lines(text([f"put {line}" for line in LINES[:8]])) == b"synced 8\n"
                 daemon.flush()
             assert sorted(staying.lines("a.b")) == sorted(LINES[:8])
-            own.kill()
+            proxy.mode = ProxyMode.REFUSE
             for daemon in (served, other):
                 assert daemon.send_lines(text([f"put {line}" for line in LINES[8:16]])) == b"synced 8\n"
                 daemon.await_event("store.unavailable")
             other.kill()
-            own.start()
+            proxy.mode = ProxyMode.PASS
             served.flush()
             assert sorted(staying.lines("a.b")) == sorted(LINES[:16])
         with killed.serve() as other:
             other.flush()
             assert values(other, "a.b") == sorted(float(line.split(" ")[2]) for line in LINES[:16])
-    finally:
-        own.kill()
 
 
 def test_daemon_with_a_wrong_clock_keeps_its_points_until_the_clock_is_right(
