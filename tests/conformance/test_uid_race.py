@@ -16,9 +16,9 @@ from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
 from tests.peers.tables import Tables
 
-EACH = 300  # metrics, and as many tag values
+EACH = 150  # metrics, and as many tag values
 START_S = 1356998400  # start of an hour; each process has its own second
-CHUNK = 40  # lines per send
+CHUNK = 20  # lines per send
 DAEMONS, PEERS, COMMANDS = 3, 3, 2
 KILLS = ((2, 5), (4,), ())  # of each daemon, after so many chunks
 SETTINGS = {"tsd.storage.flush_interval": "200", "tsd.storage.hbase.thrift.timeout": "5000"}

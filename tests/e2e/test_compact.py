@@ -163,7 +163,7 @@ def test_interrupted_compact_resumes(tsd: Tsd, number: signal.Signals) -> None:
 
 @pytest.mark.slow
 def test_compact_survives_daemon_restart(tsd: Tsd) -> None:
-    load(tsd, lines("a.load", hours=100, points=2))
+    load(tsd, lines("a.load", hours=40, points=2))
     with ExitStack() as stack:
         with tsd.serve():
             process = stack.enter_context(tsd.popen("compact", "--rate", "16"))
@@ -173,8 +173,8 @@ def test_compact_survives_daemon_restart(tsd: Tsd) -> None:
             out, err = process.communicate()
     assert process.returncode == 0, err
     counts = summary(out.decode())
-    assert counts["cells after"] == counts["rows"] == 200
-    assert sorted(tsd.lines("a.load")) == sorted(lines("a.load", hours=100, points=2))
+    assert counts["cells after"] == counts["rows"] == 80
+    assert sorted(tsd.lines("a.load")) == sorted(lines("a.load", hours=40, points=2))
 
 
 def await_trouble(process: Forked) -> None:
@@ -186,7 +186,7 @@ def await_trouble(process: Forked) -> None:
 def test_compact_survives_hbase_outage(tmp_path: Path, hbase: RunningHbase) -> None:
     tables = hbase.new_tables()
     tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables, ONE_BY_ONE))
-    load(tsd, lines("a.load", hours=100, points=2))
+    load(tsd, lines("a.load", hours=40, points=2))
     with tsd.popen("compact", "--rate", "16") as process:
         until((tsd.folder / "compact.json").exists, "a checkpoint")
         hbase.thrift_kill()
@@ -195,9 +195,9 @@ def test_compact_survives_hbase_outage(tmp_path: Path, hbase: RunningHbase) -> N
         out, err = process.communicate()
     assert process.returncode == 0, err
     counts = summary(out.decode())
-    assert counts["cells after"] == counts["rows"] == 200
+    assert counts["cells after"] == counts["rows"] == 80
     assert {len(cells) for cells in hbase.tables.rows(tables.data).values()} == {1}
-    assert sorted(tsd.lines("a.load")) == sorted(lines("a.load", hours=100, points=2))
+    assert sorted(tsd.lines("a.load")) == sorted(lines("a.load", hours=40, points=2))
 
 
 def test_compact_fails_without_tables_or_hbase(tmp_path: Path, hbase: RunningHbase) -> None:
