@@ -149,6 +149,7 @@ async def test_one_window_is_in_memory_while_the_store_is_away(tmp_path: Path) -
 
 
 @pytest.mark.slow
+@layouts.opentsdb_only
 async def test_open_points_are_dropped_while_the_store_is_away(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         parts.store.always = Fault.REFUSED
@@ -188,6 +189,7 @@ async def test_windows_left_to_the_journal_are_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@layouts.opentsdb_only
 async def test_open_points_are_dropped_once_the_store_takes_nothing(tmp_path: Path, mock_clock: MockClock) -> None:
     mock_clock.rate = 0.01  # so slow that no pause of the machine counts
     async with going(Parts(tmp_path, await make_store())) as parts:
@@ -238,6 +240,7 @@ async def test_open_points_stay_in_memory_while_the_store_is_away_if_hours_are_h
 
 
 @pytest.mark.slow
+@layouts.opentsdb_only
 @pytest.mark.parametrize("seals", [False, True])
 async def test_points_wait_in_the_journal_while_older_ones_are_read_from_it(tmp_path: Path, *, seals: bool) -> None:
     before = Parts(tmp_path, await make_store())
