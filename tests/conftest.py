@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test depends on the machine's load
 settings.register_profile("quick", UNTIMED, max_examples=5)
-settings.register_profile("full", UNTIMED, derandomize=True, max_examples=50)
-# A quick run tries few, new examples of each property. A full run tries half of hypothesis' usual number, always the
+settings.register_profile("full", UNTIMED, derandomize=True, max_examples=30)
+# A quick run tries few, new examples of each property. A full run tries a third of hypothesis' usual number, always the
 # same ones, so that results are reproducible. For many new examples: scripts/test --full --hypothesis-profile=default.
 settings.load_profile("full" if full_run() else "quick")
 

@@ -2,7 +2,7 @@
 
     tsd torture --faults kill=2000
 
-TSD_KILLS sets the number of kills, and scales all other rounds. Its default is 25 in a full run and 5 otherwise.
+TSD_KILLS sets the number of kills, and scales all other rounds. Its default is 15 in a full run and 5 otherwise.
 """
 
 import json
@@ -29,7 +29,7 @@ from tsd.cli.torture.servers import Servers
 from tsd.config.loader import journal_folder
 from tsd.config.settings import Config
 
-KILLS = int(os.environ.get("TSD_KILLS") or (25 if full_run() else 5))
+KILLS = int(os.environ.get("TSD_KILLS") or (15 if full_run() else 5))
 EACH = max(KILLS // 20, 1)  # rounds of each gateway fault and of a full disk
 FEW = max(KILLS // 40, 1)  # rounds that set the clock, or fill a disk with HBase
 RARE = max(KILLS // 100, 1)  # the longest rounds: outages at full load, and slow clients

@@ -30,7 +30,7 @@ from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.retention import Retention, RetentionPolicy
 
 STEPS, QUERIES = 12, 6
-SEEDS = [range(at, at + 6) for at in range(0, 30 * FACTOR, 6)]
+SEEDS = [range(at, at + 6) for at in range(0, 18 * FACTOR, 6)]
 KEPT_D = 4
 POLICY = RetentionPolicy(parse_rules(f"m={KEPT_D}d"), parse_rules(""), None)
 FUNCTIONS = "sum count min max avg zimsum mimmin mimmax".split()
