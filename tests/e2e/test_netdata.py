@@ -18,7 +18,7 @@ from tests.e2e.recording_proxy import RecordingProxy
 from tests.peers.needs import need_program
 
 SNIPPET = (ROOT / "conf" / "netdata" / "exporting.conf").read_text()
-SECONDS = 8  # points of the longest series
+SECONDS = 5  # points of the longest series
 LIMIT_S = 300  # on a busy machine
 MAIN = """\
 [global]

@@ -123,7 +123,7 @@ def test_hbase_outage_does_not_trigger_watchdog(
             for mode in (ProxyMode.REFUSE, ProxyMode.HANG):
                 proxy.mode = mode
                 rounds = daemon.stats()["canary.rounds"]
-                for _ in range(12):  # more than twice the watchdog's interval
+                for _ in range(9):  # more than twice the watchdog's interval
                     notify_socket.receive_until("^WATCHDOG=1$")
                 assert daemon.events("watchdog.failed") == []
                 proxy.mode = ProxyMode.PASS
