@@ -31,6 +31,7 @@ SHORT = {"tsd.storage.flush_interval": "40"}
 LONG = {"tsd.storage.flush_interval": "3600000"}
 JOURNAL_BYTES = 1 << 20
 READ_BYTES = 256 << 10  # read at once per connection: the journal may exceed its limit by that much
+STORE_BYTES = 64 << 10  # of a file of the store
 LINES = 200
 LOOKS = 100
 QUERY = f"/api/query?start={BASE}&end={BASE + 86_400}&m=sum:"
@@ -127,7 +128,7 @@ async def test_embedded_store_cannot_grow(tmp_path: Path) -> None:
         await daemon.ready()
         async with loaded(daemon, senders), daemon.client() as client:
             await more_confirmed(senders)
-            limit_file_size(daemon.pid, READ_BYTES)
+            limit_file_size(daemon.pid, STORE_BYTES)
             await daemon.logged(AWAY)
             await grown(client, "writer.retries", 2)
             await more_confirmed(senders)
