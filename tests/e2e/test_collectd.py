@@ -22,7 +22,7 @@ from tests.peers.opentsdb import Opentsdb
 from tests.peers.tables import Tables
 
 SNIPPET = (ROOT / "conf" / "collectd" / "tsd.conf").read_text()
-SECONDS = 15  # duration of one series
+SECONDS = 10  # duration of one series
 RESTART_AT = 5  # second at which a daemon is restarted
 MINUTE_S = 300  # limit on a busy machine
 MAIN = """\
