@@ -17,6 +17,7 @@ from bench.disk import disk
 from bench.entity import entity
 from bench.fairness import fairness
 from bench.first_point import first_point
+from bench.fleet import fleet
 from bench.guide import guide
 from bench.idle import idle
 from bench.ingest import ingest
@@ -69,7 +70,7 @@ def readme() -> None:
 
 
 for command in (
-    backup, bigtable, calls, compact, copy, day, disk, entity, fairness, first_point, guide, idle, ingest,
+    backup, bigtable, calls, compact, copy, day, disk, entity, fairness, first_point, fleet, guide, idle, ingest,
     kairosdb, kairosdb_pace, mixed_load, outage, pace, page, put, query, query_numbers, reads, retention,
     rollup, series, sync, windows,
 ):  # fmt: skip

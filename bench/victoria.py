@@ -44,12 +44,13 @@ class Victoria:
     def await_stored(self, lines: int) -> float:
         """Return once this many lines arrived since its start and are in its files: the time by the monotonic clock."""
         deadline = time.monotonic() + PATIENCE_S
-        while self._received() < lines:
-            assert time.monotonic() < deadline, (self._received(), lines)
+        while self.received() < lines:
+            assert time.monotonic() < deadline, (self.received(), lines)
         self._get("/internal/force_flush")
         return time.monotonic()
 
-    def _received(self) -> int:
+    def received(self) -> int:
+        """Return the number of lines that arrived since its start."""
         lines = self._get("/metrics").splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith('vm_rows_inserted_total{type="opentsdb'))
 
