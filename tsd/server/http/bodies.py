@@ -123,6 +123,12 @@ class Reservation:
             self._budget.add(self.client, more)
             self.size = amount
 
+    def shrink(self, amount: int) -> None:
+        """Keep `amount` bytes, and give the others back."""
+        if self.size > amount:
+            self._budget.release(self.client, self.size - amount)
+            self.size = amount
+
 
 class _Waiter(NamedTuple):
     """A request that waits for memory."""
@@ -260,12 +266,14 @@ async def decompressed(body: bytes, coding: str, limit: int, reservation: Reserv
         reservation.grow(len(body) + min(size + STEP_BYTES, limit))
         if len(body) < DECOMPRESS_IN_THREAD_BYTES:
             parts.append(inflater.step())
-            await trio.lowlevel.checkpoint()
+            if not inflater.done:
+                await trio.lowlevel.checkpoint()
         else:
             parts.append(await trio.to_thread.run_sync(inflater.step))
         size += len(parts[-1])
         if size > limit:
             raise too_large(limit)
+    reservation.shrink(len(body) + size)  # many small requests may wait for a disk
     return b"".join(parts) if size <= STEP_BYTES else await trio.to_thread.run_sync(b"".join, parts)
 
 

@@ -249,6 +249,24 @@ async def test_bodies_wait_for_memory_within_a_client_share(autojump_clock: trio
     assert (most, served.budget.used) == (1, 0)
 
 
+async def test_small_compressed_bodies_take_little_memory(autojump_clock: trio.abc.Clock) -> None:
+    """Many agents at one address wait for the disk at the same time."""
+
+    async def slow(request: Request) -> Response:
+        await trio.sleep(1)
+        return Response(204, b"", None)
+
+    async with serving({"slow": slow}, budget=MemoryBudget(8 << 20)) as served, trio.open_nursery() as nursery:
+
+        async def send_request() -> None:
+            request = post("/slow", gzip.compress(bytes(1000)), "Content-Encoding: gzip")
+            assert (await served.request(request)).status == 204
+
+        for _ in range(20):
+            nursery.start_soon(send_request)
+    assert served.budget.used == 0
+
+
 async def test_body_without_memory_in_time_gets_an_error(autojump_clock: trio.abc.Clock) -> None:
     async def slow(request: Request) -> Response:
         await trio.sleep(1.5 * LIMITS.timeout_s)
