@@ -472,6 +472,8 @@ class PutHandler:
         accepted: list[tuple[BodySlice, Sequence[int]]] = []
         position = 0
         for one in slices:
+            if one is not slices[0]:
+                await trio.lowlevel.checkpoint()
             if request.peer.client.pace_debt_s:
                 await request.peer.throttle()
             refused, reached, points = await self._ingest(one, ingest, echo, request, kept)
@@ -512,7 +514,8 @@ class PutHandler:
             refused.update((one.points[done + reject.line], reject.error) for reject in taken.rejects)
             done += taken.accepted + len(taken.rejects)
             block, position = taken.rest, taken.position
-            await trio.lowlevel.checkpoint()
+            if block:
+                await trio.lowlevel.checkpoint()
         return refused, position, points
 
     async def _flush(

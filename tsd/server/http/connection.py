@@ -9,7 +9,6 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from time import perf_counter
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ from tsd.server.http.bodies import (
     decompressed,
     too_large,
 )
-from tsd.server.http.disconnects import DisconnectWatch
+from tsd.server.http.disconnects import PROBE_S, DisconnectWatch, probe_until_reset
 from tsd.server.http.heads import (
     BAD_REQUEST,
     MAX_HEAD_BYTES,
@@ -42,7 +41,7 @@ from tsd.server.http.heads import (
 from tsd.server.http.messages import HTML, JSON, Request, Response, Target, closing, parse_target
 from tsd.server.http.plain import PlainRequest, read_plain_request, response_fields
 from tsd.server.http.router import LEGACY_JSON, Router
-from tsd.server.http.security import Decision, security_headers
+from tsd.server.http.security import Decision, security_headers, usual_fields
 from tsd.server.http.stats import RequestStats
 from tsd.server.peer import Peer
 from tsd.server.replies import SlowConsumer
@@ -56,11 +55,8 @@ WRITE_BYTES = 256 << 10  # of a response that are copied to the kernel in one st
 CHUNKS_PER_CHECKPOINT = 100  # of one request body
 HEADER_OVERHEAD = 250  # bytes of memory that a header takes in addition to its text
 RESERVE_BYTES = 64 << 10  # reserved at once for a body of unknown length
-PROBE_S = 1  # between probes of a client whose input has ended: it may have closed only its sending side
-TCP_CLOSE = 7  # Linux's state of a connection that was reset
 TIMED_OUT = 408
 BODILESS = (204, 304)
-USUAL_HEADS = 100  # that are kept
 _BODY_HEADERS = frozenset(("content-length", "transfer-encoding", "expect"))
 GZIP_TYPE = "application/gzip"  # a content type that stands for a coding
 
@@ -289,7 +285,7 @@ class HttpConnection:
             return
         self._plain = None
         self._http.receive_data(self._input[plain.start : plain.stop])
-        while not isinstance(self._http.next_event(), h11.EndOfMessage):
+        while not isinstance(event := self._http.next_event(), h11.EndOfMessage) and event is not h11.NEED_DATA:
             continue
 
     async def _next_event(self) -> object:
@@ -350,7 +346,7 @@ class HttpConnection:
             if plain is None and not isinstance(await self._next_event(), h11.EndOfMessage):
                 raise _ConnectionEnded
             return b""
-        if plain is not None:
+        if plain is not None and plain.stop <= len(self._input):
             await self._reserve_body(headers, reservation)
             return await self._decoded(plain.body, headers, reservation)
         self._head_bytes = sum(len(name) + len(value) + HEADER_OVERHEAD for name, value in headers.items())
@@ -358,7 +354,7 @@ class HttpConnection:
         try:
             await self._reserve_body(headers, reservation)
             with reservation.receiving():
-                received = await self._receive_body(reservation)
+                received = await (self._receive_body if plain is None else self._receive_plain_body)(reservation)
         finally:
             self._head_bytes = 0
             self._peer.report_partial_input(0)
@@ -396,6 +392,21 @@ class HttpConnection:
                 await trio.lowlevel.checkpoint()
         return received
 
+    async def _receive_plain_body(self, reservation: Reservation) -> bytearray:
+        """Return the body of a plain request, of which a part is missing."""
+        plain = self._plain
+        assert plain is not None
+        received, size = bytearray(self._input[plain.start :]), plain.stop - plain.start
+        head = len(received) - len(plain.body)
+        while len(received) < size:
+            if not (data := await self._receive_in_time()):
+                raise _ConnectionEnded
+            received += data
+            reservation.received(len(received) - head)
+        self._input, self._at = bytes(received), size
+        self._plain = plain._replace(body=self._input[head:size], start=0, stop=size)
+        return received[head:size]
+
     async def _reserve_body(self, headers: Mapping[str, str], reservation: Reservation) -> None:
         """Reserve memory for the announced length, before the client sends the body. Raise Refused."""
         length = int(headers.get("content-length") or 0)
@@ -415,7 +426,9 @@ class HttpConnection:
         """Return whether the request was received completely: then another may follow. Skips received body data, but
         not many tiny chunks: 40,000 of one packet would hold up the event loop."""
         if self._plain is not None:
-            return True
+            if self._plain.stop <= len(self._input):
+                return True
+            self._pass_to_h11()
         for _ in range(CHUNKS_PER_CHECKPOINT):
             if self._http.their_state is not h11.SEND_BODY or not isinstance(self._http.next_event(), h11.Data):
                 break
@@ -439,29 +452,19 @@ class HttpConnection:
                 if sent_more and not has_disconnected(stream):  # TLS sends close_notify first
                     return False
             else:
-                await self._probe_until_reset(sock)
+                await probe_until_reset(sock, self._probe)
         except (OSError, trio.BrokenResourceError):  # reset
             pass
         self._stats.client_disconnects += 1
         return True
 
-    async def _probe_until_reset(self, sock: trio.socket.SocketType) -> None:
-        """Return once the kernel of a client whose input has ended resets the connection. A process that has closed
-        its socket answers any byte with a reset; one that has closed only its sending side ignores the probes.
-
-        HTTP/1.0 has no interim responses: there the kernel's keep-alive finds the closed socket after a minute.
-        """
-        sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_KEEPIDLE, PROBE_S)
-        sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_KEEPINTVL, PROBE_S)
+    async def _probe(self) -> None:
+        """Send an interim response. HTTP/1.0 has none: there the kernel's keep-alive finds the closed socket after a
+        minute."""
         self._pass_to_h11()
-        state = 0
-        while state != TCP_CLOSE:
-            if self._http.their_http_version == b"1.1":
-                proceed = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
-                await self._send_bytes(self._http.send(proceed) or b"")
-            await trio.sleep(PROBE_S)
-            state = sock.getsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_INFO, 1)[0]
+        if self._http.their_http_version == b"1.1":
+            proceed = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
+            await self._send_bytes(self._http.send(proceed) or b"")
 
     async def _send_last(self, error: Refused) -> None:
         """Send an error for an incomplete request. Raise _ConnectionEnded."""
@@ -474,14 +477,16 @@ class HttpConnection:
         self, response: Response, request_headers: Mapping[str, str], *, last: bool = False, is_script: bool = False
     ) -> None:
         """Send a response, compressed if the request's headers allow it."""
-        if last or response.status in BODILESS or not isinstance(response.body, bytes):
+        if last or not isinstance(response.body, bytes):
             self._pass_to_h11()
         hsts_s = self._limits.hsts_s if self._peer.is_encrypted else 0
-        coding = bodies.negotiated_coding(request_headers.get("accept-encoding"))
+        coding = None
+        if not isinstance(response.body, bytes) or len(response.body) >= bodies.MIN_COMPRESSED_BYTES:
+            coding = bodies.negotiated_coding(request_headers.get("accept-encoding"))
         if self._plain is not None and coding is None and not (response.headers or is_script):
             assert isinstance(response.body, bytes)
-            if (fields := _usual_fields(response.status, response.content_type, hsts_s)) is not None:
-                await self._send_plain(fields, response.body)
+            if (fields := usual_fields(response.status, response.content_type, hsts_s)) is not None:
+                await self._send_plain(response.status, fields, response.body)
                 return
         headers = list(response.headers)
         if response.content_type is not None:
@@ -497,11 +502,11 @@ class HttpConnection:
             await self._send_chunks(response.status, response.body, headers, coding)
 
     async def _send_whole(self, status: int, body: bytes, headers: list[tuple[str, str]], coding: str | None) -> None:
-        if coding is not None and len(body) >= bodies.MIN_COMPRESSED_BYTES:
+        if coding is not None:
             body = await bodies.Compressor(coding).compress_all(body)
             headers += [("Content-Encoding", coding), ("Vary", "Accept-Encoding")]
         if self._plain is not None and (fields := response_fields(status, tuple(headers))) is not None:
-            await self._send_plain(fields, body)
+            await self._send_plain(status, fields, body)
             return
         self._pass_to_h11()
         if status not in BODILESS:
@@ -517,16 +522,17 @@ class HttpConnection:
             for piece in (head, *pieces):
                 await self._send_bytes(piece)
 
-    async def _send_plain(self, fields: bytes, body: bytes) -> None:
+    async def _send_plain(self, status: int, fields: bytes, body: bytes) -> None:
         """Send the response to a plain request, after which the connection stays open. `fields` are its status line and
         headers without its length."""
         assert self._plain is not None
-        head = b"%bContent-Length: %d\r\n\r\n" % (fields, len(body))
+        length = b"" if status in BODILESS else b"Content-Length: %d\r\n" % len(body)
+        head = b"%b%b\r\n" % (fields, length)
         if self._plain.body:  # a client that reads slowly must not hold it, nor the input
             self._plain = self._plain._replace(body=b"")
         if self._at == len(self._input):
             self._input, self._at = b"", 0
-        if self._is_head_request:
+        if self._is_head_request or not length:
             body = b""
         if len(body) < WRITE_BYTES:
             data = head + body
@@ -585,11 +591,3 @@ class HttpConnection:
             return os.write(self._stream.socket.fileno(), data)
         except OSError:  # full, or broken: `send_all` waits or says so
             return 0
-
-
-@lru_cache(USUAL_HEADS)
-def _usual_fields(status: int, content_type: str | None, hsts_s: int) -> bytes | None:
-    """Return status line and headers of a response without own headers, see `response_fields`."""
-    if content_type is None:
-        return response_fields(status, ())
-    return response_fields(status, (("Content-Type", content_type), *security_headers((), script=False, hsts_s=hsts_s)))

@@ -6,6 +6,8 @@ from functools import partial
 import trio
 
 WATCH_AFTER_S = 0.05  # a query that takes longer is watched
+PROBE_S = 1  # between probes of a client whose input has ended: it may have closed only its sending side
+TCP_CLOSE = 7  # Linux's state of a connection that was reset
 
 
 Watch = Callable[[], Awaitable[bool]]
@@ -78,3 +80,16 @@ class DisconnectWatch:
                     self._nursery.cancel_scope.cancel()
         finally:
             self._idle.set()
+
+
+async def probe_until_reset(sock: trio.socket.SocketType, probe: Callable[[], Awaitable[None]]) -> None:
+    """Return once the kernel of a client whose input has ended resets the connection. A process that has closed its
+    socket answers any byte with a reset; one that has closed only its sending side ignores those that `probe` sends."""
+    sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_KEEPIDLE, PROBE_S)
+    sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_KEEPINTVL, PROBE_S)
+    state = 0
+    while state != TCP_CLOSE:
+        await probe()
+        await trio.sleep(PROBE_S)
+        state = sock.getsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_INFO, 1)[0]

@@ -1,7 +1,7 @@
 """Requests in the plain form that almost all clients send, and heads of responses to them, without h11.
 
 `read_plain_request` accepts less than h11 does, and reads what it accepts as h11 does. All other input is left to h11:
-incomplete requests, HTTP/1.0, chunked bodies, repeated headers, and whatever is unusual or wrong. So h11 alone decides
+incomplete heads, HTTP/1.0, chunked bodies, repeated headers, and whatever is unusual or wrong. So h11 alone decides
 which input is refused (tests/property/test_plain_requests.py).
 """
 
@@ -27,13 +27,13 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
 class PlainRequest(NamedTuple):
-    """A complete request."""
+    """A request with a complete head."""
 
     method: str
     target: str
     headers: Mapping[str, str]  # names in lower case
-    body: bytes
-    start: int  # its bytes in the input
+    body: bytes  # as far as it is received
+    start: int  # its bytes in the input; those from the end of the input to `stop` are missing
     stop: int
     fields: bytes  # all headers as sent
 
@@ -41,8 +41,8 @@ class PlainRequest(NamedTuple):
 def read_plain_request(
     data: bytes, start: int = 0, known: tuple[bytes, Mapping[str, str]] = (b"", {})
 ) -> PlainRequest | None:
-    """Return the request that starts at `start`; None unless it is plain and complete. `known` are all headers of an
-    earlier plain request, as sent and as read: clients repeat theirs.
+    """Return the request that starts at `start`; None unless it is plain and its head is complete. `known` are all
+    headers of an earlier plain request, as sent and as read: clients repeat theirs.
 
     >>> read_plain_request(b"GET /a?b HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")[:4]
     ('GET', '/a?b', {'host': 'x'}, b'')
@@ -59,8 +59,6 @@ def read_plain_request(
         if _LENGTH.fullmatch(length) is None or int(length) > MAX_PLAIN_BODY_BYTES:
             return None
         stop += int(length)
-        if stop > len(data):
-            return None
     return PlainRequest(
         match[1].decode("ascii"), match[2].decode("ascii"), headers, data[end:stop], start, stop, fields
     )

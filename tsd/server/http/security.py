@@ -9,6 +9,7 @@ unless CORS allows them (docs/compat/wire.md §9.3). `Authorizer.is_enabled` dec
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from hashlib import sha256
 from types import MappingProxyType
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from tsd.lazy import LazyLogger
 from tsd.server.http.bodies import parse_json
 from tsd.server.http.messages import WARNINGS, Request, Target
 from tsd.server.http.pages import STYLE
+from tsd.server.http.plain import response_fields
 from tsd.server.peer import Peer
 
 log = LazyLogger(__name__)
@@ -74,6 +76,7 @@ class Cors:
 
 NO_CORS = Cors("", "")
 MAX_SHOWN_HOST = 300
+USUAL_HEADS = 100  # of responses, that are kept
 LOGGED_CHARS = 300  # of a target, a parameter or a body
 LOGGED_BODY_BYTES = 64 << 10  # a larger body is not parsed for the audit log, unless only administrators may send it
 LOGGED_PARAMETERS = (
@@ -409,3 +412,11 @@ def security_headers(own: Sequence[Header], *, script: bool, hsts_s: int) -> lis
     if hsts_s:
         found.append(("Strict-Transport-Security", f"max-age={hsts_s}"))
     return found
+
+
+@lru_cache(USUAL_HEADS)
+def usual_fields(status: int, content_type: str | None, hsts_s: int) -> bytes | None:
+    """Return status line and headers of a response without own headers, see `response_fields`."""
+    if content_type is None:
+        return response_fields(status, ())
+    return response_fields(status, (("Content-Type", content_type), *security_headers((), script=False, hsts_s=hsts_s)))

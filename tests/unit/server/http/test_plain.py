@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trio
+import trio.testing
 
 from tests.unit.server.web_parts import LIMITS, Served, chunked, echo, get, post, read_response, serving
 from tsd.errors import Refused
@@ -92,6 +93,39 @@ async def test_answers_are_those_of_h11(
     found = await received(served, plain)
     assert found == await received(served, by_h11)
     assert found.startswith(b"HTTP/1.1 ")
+
+
+@pytest.mark.parametrize("received_bytes", [0, 1, 12])
+@pytest.mark.parametrize("path", ["/echo", "/nothing", "/refusing", "/%zz", "/streamed"])
+@pytest.mark.parametrize("is_compressed", [False, True])
+async def test_answers_to_requests_in_two_packets_are_those_of_h11(
+    served: Served, path: str, received_bytes: int, is_compressed: bool
+) -> None:
+    body = gzip.compress(b"a" * 100, mtime=0) if is_compressed else b"a" * 100
+    headers = ("Content-Encoding: gzip",) if is_compressed else ()
+    found = []
+    for other in ((), (BY_H11,)):
+        request = post(path, body, *headers, *other)
+        cut = len(request) - len(body) + received_bytes
+        async with served.client() as client:
+            await client.send(get("/echo"))
+            await read_response(client)
+            await client.send_whole(request[:cut])
+            await trio.testing.wait_all_tasks_blocked()
+            await client.send(request[cut:] + get("/echo", "Connection: close"))
+            found.append(await client.read_to_end())
+    assert found[0] == found[1]
+
+
+async def test_a_body_of_tiny_packets_is_joined(served: Served) -> None:
+    request = post("/echo", b"abcdef")
+    async with served.client() as client:
+        await client.send_whole(request[:-6])
+        for at in range(-6, -1):
+            await client.send_whole(request[at : at + 1])
+        await client.send(request[-1:] + post("/echo", b"ghi"))
+        assert (await read_response(client)).body == b"abcdef"
+        assert (await read_response(client)).body == b"ghi"
 
 
 async def test_plain_and_other_requests_take_turns(served: Served) -> None:
