@@ -6,6 +6,7 @@ the last address that is not a trusted proxy are reliable: a client may have wri
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 Address = IPv4Address | IPv6Address
@@ -72,6 +73,10 @@ def parse_address(text: str) -> Address | None:
     return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found
 
 
+KEPT_PREFIXES = 1000  # clients connect again and again
+
+
+@lru_cache(KEPT_PREFIXES)
 def client_prefix(text: str, prefix: int) -> str:
     """Return the address, or the IPv6 prefix of `prefix` bits, that identifies a client: one host may use all
     addresses of an IPv6 prefix. Loopback and link-local addresses are returned unchanged.

@@ -49,6 +49,8 @@ class Quotas(NamedTuple):
         """Return whether a client has no quotas, by its address or its account."""
         if account in self.exempt_accounts:
             return True
+        if not self.exempt:
+            return not address  # a local peer
         try:
             found = ip_network(address)
         except ValueError:

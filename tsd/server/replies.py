@@ -67,6 +67,11 @@ class ReplyQueue:
         return self._disconnected
 
     @property
+    def has_replies(self) -> bool:
+        """Return whether replies wait to be sent."""
+        return bool(self._chunks)
+
+    @property
     def _full(self) -> bool:
         return self._size > self._limit or (self._size > 0 and self._budget.used > self._budget.limit)
 

@@ -7,12 +7,13 @@ Where unauthenticated clients have no role, every line before a login is an atte
 import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import trio
 
 from tsd.auth.authenticator import Authenticator
-from tsd.auth.roles import COMMAND_PERMISSIONS, is_permitted
+from tsd.auth.roles import COMMAND_PERMISSIONS, Role, is_permitted
 from tsd.auth.throttle import TooManyAttempts
 from tsd.config.settings import Mode
 from tsd.errors import ILLEGAL_ARGUMENT, LINE_TOO_LONG, BadLine
@@ -181,21 +182,11 @@ class TelnetSession:
         self._small_reads = 0  # consecutive reads of few valid put lines
         self._send_rate = SendRate()
         self._has_waited = False  # for `sync`
-        self._names = [
-            name
-            for name in (*_COMMANDS, *((_TEXTS,) if has_texts else ()))
-            if not (name in _WRITES and options.mode is Mode.READ_ONLY)
-            and (name != "diediedie" or options.diediedie)
-            and (name != "meta" or options.has_entities)
-        ]
         self._update_roles()
 
     def _update_roles(self) -> None:
         """Compute the commands that the peer may use."""
-        roles = self.peer.principal.roles
-        self._permitted = [name for name, needed in COMMAND_PERMISSIONS.items() if is_permitted(roles, needed)]
-        if "put" in self._permitted:
-            self._permitted.append(_TEXTS)
+        self._permitted = _permitted(self.peer.principal.roles)
         self._accepts_points = self._options.mode is not Mode.READ_ONLY and "put" in self._permitted
 
     async def run(self, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
@@ -205,15 +196,31 @@ class TelnetSession:
 
         Raise SlowConsumer.
         """
+        if (unread := await self._take_first(first, receive)) is None:
+            return
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._replies.pump, self._stream)
-                await self._read(first, receive)
+                await self._read(unread, receive)
                 self._replies.close()
                 nursery.cancel_scope.deadline = trio.current_time() + LINGER_S
         finally:
             if self._exits_daemon:  # after the reply, because exiting closes all connections
                 self._commands.die()
+
+    async def _take_first(self, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> bytes | None:
+        """Ingest first lines that need neither a wait nor a reply: many clients send a few lines and close. Return the
+        input that is not processed; None at its end."""
+        if len(first) >= LARGE_BLOCK_BYTES or not self._may_read() or not self._lines.is_whole(first):
+            return first
+        self._small_reads += len(first) < SMALL_PACKET_BYTES
+        rest = self._take_whole(first)
+        if rest or self._replies.has_replies or not self._may_read():
+            return rest
+        del first, rest  # many connections wait
+        data = await receive()
+        self._send_rate.count(len(data))
+        return data or None
 
     async def _read(self, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
         """Process input to its end."""
@@ -432,7 +439,7 @@ class TelnetSession:
         is_sync = name == "sync" and self._options.mode is not Mode.READ_ONLY
         if name == "auth" and self._can_log_in():
             await self._log_in(bare)
-        elif not is_sync and name not in self._names:
+        elif not is_sync and not self._has_command(name):
             await self._replies.send(f"unknown command: {name}.  Try `help'.\n".encode())
         elif name not in self._permitted:
             self._deny(name)
@@ -452,6 +459,18 @@ class TelnetSession:
                 await ingest(piece)
             else:
                 await self._process(piece)
+
+    def _has_command(self, name: str) -> bool:
+        """Return whether this port has a command."""
+        options = self._options
+        if name == _TEXTS and not (options.translation is not None and options.translation.has_texts):
+            return False
+        return (
+            name in (*_COMMANDS, _TEXTS)
+            and not (name in _WRITES and options.mode is Mode.READ_ONLY)
+            and (name != "diediedie" or options.diediedie)
+            and (name != "meta" or options.has_entities)
+        )
 
     def _can_log_in(self) -> bool:
         return self._authenticator is not None and self._authenticator.enabled and self.peer.session is None
@@ -493,7 +512,9 @@ class TelnetSession:
             case "version":
                 await self._replies.send(self._commands.version())
             case "help":
-                names = " ".join(name for name in self._names if name in self._permitted)
+                names = " ".join(
+                    name for name in (*_COMMANDS, _TEXTS) if name in self._permitted and self._has_command(name)
+                )
                 await self._replies.send(f"available commands: {names} \n".encode())
             case "dropcaches":
                 self._audit(name)
@@ -505,6 +526,13 @@ class TelnetSession:
                 self._audit(name)
                 await self._replies.send(b"Cleaning up and exiting now.\n")
                 self._is_ending = self._exits_daemon = True
+
+
+@cache
+def _permitted(roles: Role) -> Sequence[str]:
+    """Return the commands that these roles may use."""
+    found = [name for name, needed in COMMAND_PERMISSIONS.items() if is_permitted(roles, needed)]
+    return (*found, _TEXTS) if "put" in found else tuple(found)
 
 
 def _negotiation(line: bytes) -> int:
