@@ -23,10 +23,12 @@ from tsd.errors import TsdError
 from tsd.lazy import LazyLogger
 from tsd.server.clients import Clients
 from tsd.server.multiplexer import Multiplexer
+from tsd.server.paced_listener import PacedListener
 from tsd.server.peer import Peer, peer_at, peer_of
 from tsd.server.proxy_protocol import MissingProxyHeader, read_proxy_header
 from tsd.server.quiet_connections import QuietConnections
 from tsd.server.replies import SlowConsumer
+from tsd.server.shared_waits import INTERVAL_S, SharedWaits
 from tsd.server.telnet import LOGIN_TIMEOUT_S
 from tsd.server.tls import CAPITALS, Encrypted, Tls, close_notify, release
 
@@ -111,6 +113,8 @@ class PartialInputBudget:
 
 READ_BYTES = 256 << 10  # of one read of a socket: agents send the points of a round at once
 RECORD_BYTES = 16 << 10  # of one read with TLS: a record has no more
+PROMPT_READS = 2  # of a connection: clients send their first input at once, and some then end it
+QUERY_PAUSE_S = 60  # without a connection that queried, after which only agents are expected to connect
 CHECKS_PER_TIMEOUT = 4  # of idle connections
 LINGER_S = 2  # for a client that is still sending to receive its last responses
 
@@ -163,6 +167,7 @@ class _OpenConnection:
         self.peer = peer
         self.is_idle = False
         self.is_slow = False
+        self.has_ended = False  # the client has sent everything, and it was read
         self.awaits_login = False  # the peer has no role and has sent nothing
 
     def disconnect(self) -> None:
@@ -190,11 +195,15 @@ class Listener:
         self._clients, self._authenticator, self._tls = access.clients, access.authenticator, access.tls
         self._multiplexer = multiplexer
         self._quiet = quiet
+        self._shared_waits = SharedWaits()  # of patient peers
+        self._paced: Sequence[PacedListener] = ()
+        self._queried_s = -math.inf  # the end of the last connection with a query
         self._partial_input = PartialInputBudget(limits.partial_input_bytes)
         self._buffer = memoryview(bytearray(READ_BYTES))  # of all reads: none waits in between
         self._connections: set[_OpenConnection] = set()
         self._arriving: set[trio.SocketStream] = set()  # not yet accepted
         self._accepting = trio.CancelScope()
+        self._is_draining = False
         self.closed = trio.Event()
         self._total = self._rejected = self._closed = self._reset = self._idle = self._failed = 0
         self._over_address_limit = self._slow = self._missing_proxy_header = self._unauthenticated = 0
@@ -202,6 +211,7 @@ class Listener:
     async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Serve until the last connection has ended after `drain`, or until cancelled."""
         async with trio.open_nursery() as reading:
+            reading.start_soon(self._shared_waits.run)
             if self._multiplexer is not None:
                 reading.start_soon(self._multiplexer.run)
             if self._quiet is not None:
@@ -211,7 +221,10 @@ class Listener:
                     async with trio.open_nursery() as accepting:
                         if self._limits.idle_timeout_s or self._limits.line_timeout_s:
                             accepting.start_soon(self._end_idle_connections)
-                        await trio.serve_listeners(self._serve_connection, list(listeners), handler_nursery=connections)
+                        self._paced = [
+                            PacedListener(one, partial(_has_input, one.socket), self._may_rest) for one in listeners
+                        ]
+                        await trio.serve_listeners(self._serve_connection, self._paced, handler_nursery=connections)
             reading.cancel_scope.cancel()
         self.closed.set()
 
@@ -221,7 +234,11 @@ class Listener:
         An agent that does not use `sync` assumes that sent lines are delivered. `closed` is set when all connections
         have ended.
         """
-        self._accepting.cancel()
+        self._is_draining = True
+        if any(one.rests for one in self._paced):  # connections may wait that have sent everything
+            self._accepting.deadline = trio.current_time() + 2 * INTERVAL_S
+        else:
+            self._accepting.cancel()
         self._clients.drain()
         for stream in (*self._arriving, *(connection.stream for connection in self._connections)):
             _end_input(stream)
@@ -230,6 +247,10 @@ class Listener:
         """Read what quiet connections have sent."""
         if self._quiet is not None:
             await self._quiet.read_now()
+
+    def _may_rest(self) -> bool:
+        """Return whether new connections may wait for others: clients that queried did not connect lately."""
+        return trio.current_time() - self._queried_s > QUERY_PAUSE_S
 
     def recheck_networks(self) -> None:
         """Close connections that the new lists of networks would refuse, or accept with other roles. Lines that a quiet
@@ -246,6 +267,8 @@ class Listener:
     async def _serve_connection(self, stream: trio.SocketStream) -> None:
         """Serve one connection. An error ends only this connection."""
         self._total += 1
+        if self._is_draining:
+            _end_input(stream)
         self._arriving.add(stream)
         try:
             peer = await self._identify(stream)
@@ -257,7 +280,7 @@ class Listener:
         finally:
             self._arriving.remove(stream)
         if peer is None or not accepted:
-            await trio.aclose_forcefully(stream)
+            stream.socket.close()
             return
         peer.register()
         with trio.CancelScope() as scope:
@@ -266,7 +289,8 @@ class Listener:
             peer.report_partial_input = partial(self._partial_input.set_size, connection)
             try:
                 await self._serve(connection)
-                await _close_after_reading(stream)
+                if not connection.has_ended:
+                    await _close_after_reading(stream)
             except* (trio.BrokenResourceError, trio.ClosedResourceError) as errors:
                 if errors.subgroup(_is_closed_by_client) is None:
                     self._reset += 1
@@ -281,7 +305,9 @@ class Listener:
                 peer.unregister()
                 self._connections.discard(connection)
                 peer.clear_partial_input()
-                await trio.aclose_forcefully(stream)
+                stream.socket.close()
+        if peer.has_queried:
+            self._queried_s = trio.current_time()
         self._idle += connection.is_idle
         self._slow += connection.is_slow
         self._unauthenticated += scope.cancelled_caught and connection.awaits_login and not connection.is_idle
@@ -376,20 +402,27 @@ class Listener:
         """Detect the protocol by the first byte and serve it."""
         peer = connection.peer
         was_emptied = True  # the last read returned all that the socket had, or there was none
+        prompt_reads = PROMPT_READS  # that are still to come
         now = trio.lowlevel.current_clock().current_time  # a third of what `trio.current_time` takes
 
         async def receive() -> bytes:
-            nonlocal was_emptied
+            nonlocal was_emptied, prompt_reads
             peer.idle_since = now()
             if not isinstance(stream, trio.SocketStream):
                 data = bytes(await stream.receive_some(RECORD_BYTES))
             elif was_emptied:
-                data = await receive_when_readable(stream, self._buffer)
+                tries_first = peer.is_patient or prompt_reads > 0
+                if peer.is_patient:
+                    await self._shared_waits.wait_readable(stream)
+                    peer.is_patient = False
+                data = await receive_when_readable(stream, self._buffer, tries_first=tries_first)
+                prompt_reads -= 1
             else:
                 data = bytes(await stream.receive_some(READ_BYTES))
             peer.idle_since = None
             peer.unassigned_bytes += len(data)
             was_emptied = len(data) < READ_BYTES
+            connection.has_ended = not data and stream is connection.stream
             return data
 
         with self._login_timeout(connection):
@@ -435,7 +468,7 @@ class Listener:
             for connection in self._connections:
                 peer = connection.peer
                 if peer.idle_since is not None and peer.idle_since < idle_since:
-                    if _has_input(connection.stream):  # it is read later (QuietConnections), or in a moment
+                    if _has_input(connection.stream.socket):  # it is read later (QuietConnections), or in a moment
                         continue
                     connection.is_idle = True
                 elif peer.line_since is not None and peer.line_since < line_since:
@@ -469,26 +502,30 @@ def _end_input(stream: trio.SocketStream) -> None:
         stream.socket.shutdown(trio.socket.SHUT_RD)
 
 
-def _has_input(stream: trio.SocketStream) -> bool:
-    """Return whether a socket has unread input, or has reached its end."""
-    if stream.socket.fileno() < 0:
+def _has_input(socket: trio.socket.SocketType) -> bool:
+    """Return whether a socket has unread input or connections to accept, or has reached its end."""
+    if socket.fileno() < 0:
         return False
     poll = select.poll()
-    poll.register(stream.socket.fileno(), select.POLLIN)
+    poll.register(socket.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
 
-async def receive_when_readable(stream: trio.SocketStream, buffer: memoryview) -> bytes:
+async def receive_when_readable(stream: trio.SocketStream, buffer: memoryview, *, tries_first: bool = False) -> bytes:
     """Wait for input and return as much as fits into `buffer`, which streams may share; b"" at its end. Raise
     BrokenResourceError, ClosedResourceError.
 
-    `receive_some` does the same, but tries to read first. After a read that emptied the socket's buffer that fails, and
-    costs a system call and an exception. It also allocates its largest result first.
+    `receive_some` does the same, but tries to read first, as this does with `tries_first`. After a read that emptied
+    the socket's buffer that fails, and costs a system call and an exception. It also allocates its largest result
+    first.
     """
     if stream.socket.fileno() < 0:
         raise trio.ClosedResourceError("the connection was closed")
-    await trio.lowlevel.wait_readable(stream.socket)
     try:
+        if tries_first:
+            with suppress(BlockingIOError):
+                return bytes(buffer[: os.readv(stream.socket.fileno(), [buffer])])
+        await trio.lowlevel.wait_readable(stream.socket)
         return bytes(buffer[: os.readv(stream.socket.fileno(), [buffer])])
     except BlockingIOError:  # the kernel dropped a damaged packet after it reported it
         return bytes(await stream.receive_some(len(buffer)))

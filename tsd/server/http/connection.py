@@ -42,7 +42,7 @@ from tsd.server.http.messages import HTML, JSON, Request, Response, Target, clos
 from tsd.server.http.plain import PlainRequest, read_plain_request, response_fields
 from tsd.server.http.router import LEGACY_JSON, Router
 from tsd.server.http.security import Decision, security_headers, usual_fields
-from tsd.server.http.stats import RequestStats
+from tsd.server.http.stats import PUTS, RequestStats
 from tsd.server.peer import Peer
 from tsd.server.replies import SlowConsumer
 from tsd.server.telnet import LOGIN_TIMEOUT_S
@@ -55,6 +55,7 @@ WRITE_BYTES = 256 << 10  # of a response that are copied to the kernel in one st
 CHUNKS_PER_CHECKPOINT = 100  # of one request body
 HEADER_OVERHEAD = 250  # bytes of memory that a header takes in addition to its text
 RESERVE_BYTES = 64 << 10  # reserved at once for a body of unknown length
+PATIENT_S = 1  # a client that sends points no more often does not notice a short wait
 TIMED_OUT = 408
 BODILESS = (204, 304)
 _BODY_HEADERS = frozenset(("content-length", "transfer-encoding", "expect"))
@@ -113,6 +114,7 @@ class HttpConnection:
         self._head_bytes = 0  # memory of the current request's head, while its body is received
         self._is_head_request = False  # the method is HEAD
         self._has_roles = False  # the last sender has any role
+        self._answered_s = trio.current_time()  # the last request; at first the arrival of the first one
         self._watch = DisconnectWatch()
 
     async def run(self, first: bytes, receive: Receive) -> None:
@@ -218,6 +220,9 @@ class HttpConnection:
         last = not (self._has_roles or self._is_complete())
         await self._send(response, headers, last=last, is_script=is_script)
         self._stats.record(target.key, response.status, (perf_counter() - began) * 1000)
+        since_s, self._answered_s = self._answered_s, trio.current_time()
+        is_rare = self._answered_s - since_s >= PATIENT_S
+        self._peer.is_patient = is_rare and target.key in PUTS and not self._router.is_http_proxy(self._peer)
 
     async def _respond(
         self, method: str, target: Target, headers: Mapping[str, str], body: bytes, decision: Decision
@@ -235,6 +240,7 @@ class HttpConnection:
             decision.sender,
         )
         if self._router.is_query(method, target):
+            self._peer.has_queried = True
             # Cancelled, with all of the connection, if the client disconnects first.
             self._watch.begin(self._wait_disconnected)
             try:

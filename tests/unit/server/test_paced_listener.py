@@ -1,0 +1,76 @@
+"""Connections of agents are accepted together."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from tests.unit.server.web_parts import Served, get, post, serving
+from tsd.server.http.messages import Request, Response
+from tsd.server.shared_waits import INTERVAL_S
+
+BETWEEN_S = INTERVAL_S / 10
+
+
+class Port:
+    """A port with /api/put and /api/query, and the times and bodies of its puts."""
+
+    def __init__(self) -> None:
+        self.puts: list[tuple[float, bytes]] = []
+
+    async def put(self, request: Request) -> Response:
+        self.puts.append((trio.current_time(), request.body))
+        return Response(204, b"", None)
+
+    async def answer_query(self, _: Request) -> Response:
+        return Response(200, b"[]")
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Served]:
+        async with serving({"api/put": self.put, "api/query": self.answer_query}) as served:
+            yield served
+
+
+async def send(served: Served, port: Port, count: int) -> list[float]:
+    """Return when the points of connections that come one after the other were served."""
+    port.puts.clear()
+    async with AsyncExitStack() as stack:
+        for number in range(count):
+            client = await stack.enter_async_context(served.client())
+            await client.send(post("/api/put", b"%d" % number))
+            await trio.sleep(BETWEEN_S)
+        await trio.sleep(10 * INTERVAL_S)
+    assert sorted(body for _, body in port.puts) == [b"%d" % number for number in range(count)]
+    return [at_s for at_s, _ in port.puts]
+
+
+async def test_connections_that_keep_coming_are_served_together(autojump_clock: MockClock) -> None:
+    port = Port()
+    async with port.serving() as served:
+        first, *_, last_but_one, last = await send(served, port, 6)
+        assert first < last_but_one == last
+
+
+async def test_connections_do_not_wait_after_a_query(autojump_clock: MockClock) -> None:
+    port = Port()
+    async with port.serving() as served:
+        assert (await served.request(get("/api/query"))).status == 200
+        await trio.sleep(10 * INTERVAL_S)
+        assert len(set(await send(served, port, 6))) == 6
+        await trio.sleep(3600)
+        assert len(set(await send(served, port, 6))) < 6
+
+
+async def test_connections_that_wait_are_served_at_a_stop(autojump_clock: MockClock) -> None:
+    port = Port()
+    async with port.serving() as served, AsyncExitStack() as stack:
+        for number in range(6):
+            client = await stack.enter_async_context(served.client())
+            await client.send(post("/api/put", b"%d" % number))
+            await trio.sleep(BETWEEN_S)
+        assert len(port.puts) < 6  # others wait
+        served.listener.drain()
+        await served.listener.closed.wait()
+        assert len(port.puts) == 6
