@@ -12,7 +12,7 @@ import trio
 
 from tsd.server.polled_connections import PolledConnections
 
-INTERVAL_S = 0.1  # as `sync` waits for others
+INTERVAL_S = 0.1  # as long as `sync` may wait
 STEADY = 1.5  # intervals: if input follows other input within this time, the next input waits
 
 

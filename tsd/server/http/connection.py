@@ -114,7 +114,7 @@ class HttpConnection:
         self._head_bytes = 0  # memory of the current request's head, while its body is received
         self._is_head_request = False  # the method is HEAD
         self._has_roles = False  # the last sender has any role
-        self._answered_s = trio.current_time()  # the last request; at first the arrival of the first one
+        self._answered_s = -math.inf  # the last request: most clients end a new connection after one
         self._watch = DisconnectWatch()
 
     async def run(self, first: bytes, receive: Receive) -> None:
