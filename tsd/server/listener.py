@@ -195,7 +195,7 @@ class Listener:
         self._clients, self._authenticator, self._tls = access.clients, access.authenticator, access.tls
         self._multiplexer = multiplexer
         self._quiet = quiet
-        self._shared_waits = SharedWaits()  # of patient peers
+        self._shared_waits = SharedWaits(INTERVAL_S)  # of patient peers
         self._paced: Sequence[PacedListener] = ()
         self._queried_s = -math.inf  # the end of the last connection with a query
         self._partial_input = PartialInputBudget(limits.partial_input_bytes)

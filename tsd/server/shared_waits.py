@@ -23,6 +23,11 @@ class _Slot(NamedTuple):
 class SharedWaits(PolledConnections[_Slot]):
     """Connections that wait for input, by descriptor."""
 
+    def __init__(self, interval_s: float) -> None:
+        """`interval_s`: how long what has arrived may wait."""
+        super().__init__()
+        self._interval_s = interval_s
+
     async def wait_readable(self, stream: trio.SocketStream) -> None:
         """Wait until a connection has input, or has ended."""
         await self._hold(stream.socket.fileno(), _Slot(trio.lowlevel.current_task()))
@@ -32,12 +37,12 @@ class SharedWaits(PolledConnections[_Slot]):
         last_s, rests = -math.inf, False
         while True:
             if rests:
-                await trio.sleep(INTERVAL_S)
+                await trio.sleep(self._interval_s)
             else:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
             ready = self._epoll.poll(0, max(len(self), 1))
             for fd, _ in ready:
                 self._wake(fd, None)
             now_s = trio.current_time()
-            rests = bool(ready) and now_s - last_s < STEADY * INTERVAL_S
+            rests = bool(ready) and now_s - last_s < STEADY * self._interval_s
             last_s = now_s if ready else -math.inf

@@ -8,11 +8,11 @@ from trio.testing import MockClock
 
 from tests.running import Client
 from tests.unit.server.web_parts import post, read_response, serving
-from tsd.server.http.connection import PATIENT_S
 from tsd.server.http.messages import Request, Response
-from tsd.server.shared_waits import INTERVAL_S, SharedWaits
+from tsd.server.shared_waits import SharedWaits
 
-BETWEEN_S = INTERVAL_S / 10
+INTERVAL_S = 10.0
+PAUSE_S = 30.0  # of an agent
 
 
 async def nothing(_: Request) -> Response:
@@ -20,7 +20,7 @@ async def nothing(_: Request) -> Response:
 
 
 async def test_tasks_are_woken_together_while_input_keeps_coming(autojump_clock: MockClock) -> None:
-    waits, woken = SharedWaits(), list[float]()
+    waits, woken = SharedWaits(INTERVAL_S), list[float]()
 
     async def wait(stream: trio.SocketStream) -> None:
         await waits.wait_readable(stream)
@@ -34,7 +34,7 @@ async def test_tasks_are_woken_together_while_input_keeps_coming(autojump_clock:
             nursery.start_soon(wait, ours)
             await trio.testing.wait_all_tasks_blocked()
             await theirs.send_all(b"x")
-            await trio.sleep(BETWEEN_S)
+            await trio.sleep(INTERVAL_S / 10)
         await trio.sleep(10 * INTERVAL_S)
         nursery.cancel_scope.cancel()
     first, second, third, fourth = woken
@@ -42,7 +42,7 @@ async def test_tasks_are_woken_together_while_input_keeps_coming(autojump_clock:
 
 
 async def test_a_cancelled_task_waits_no_more(autojump_clock: MockClock) -> None:
-    waits = SharedWaits()
+    waits = SharedWaits(INTERVAL_S)
     one, other = map(trio.SocketStream, trio.socket.socketpair())
     async with one, other, trio.open_nursery() as nursery:
         nursery.start_soon(waits.run)
@@ -70,18 +70,18 @@ async def test_requests_of_agents_are_answered_together(autojump_clock: MockCloc
     async with serving({"api/put": nothing}) as served, AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(served.client()) for _ in range(4)]
         for together in (False, True, True):
-            await trio.sleep(2 * PATIENT_S)
+            await trio.sleep(PAUSE_S)
             answered.clear()
             async with trio.open_nursery() as nursery:
                 for number, client in enumerate(clients):
-                    nursery.start_soon(send, client, number * BETWEEN_S)
+                    nursery.start_soon(send, client, number / 1000)
             assert (len(set(answered)) < len(clients)) is together
 
 
 async def test_a_client_that_sends_one_request_after_the_other_does_not_wait(autojump_clock: MockClock) -> None:
     async with serving({"api/put": nothing}) as served, served.client() as client:
         for _ in range(2):
-            await trio.sleep(2 * PATIENT_S)
+            await trio.sleep(PAUSE_S)
             await client.send(post("/api/put", b"abc"))
             assert (await read_response(client)).status == 204
         await client.send(post("/api/put", b"abc"))
