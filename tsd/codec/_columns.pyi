@@ -45,6 +45,9 @@ def merge_rows(
     added_of: NDArray[np.int64],
     to_starts: NDArray[np.int64],
 ) -> tuple[memoryview[int], memoryview[int], memoryview[int], bool]: ...
+def place_rows(
+    values: NDArray[np.int64], chosen: NDArray[np.uint8], counts: NDArray[np.int64], whole: NDArray[np.int64]
+) -> None: ...
 def widen(
     flags: NDArray[np.uint8],
     bits: NDArray[np.int64],

@@ -179,9 +179,9 @@ def gather(list parts, const int32_t[::1] row_of, Py_ssize_t rows, int64_t first
     cdef const int32_t[::1] series
     cdef const int64_t[::1] instants, values
     cdef const uint8_t[::1] flags
-    cdef Py_ssize_t at, series_count = row_of.shape[0]
-    cdef int64_t place, total = 0
-    cdef int32_t row
+    cdef Py_ssize_t at, count, series_count = row_of.shape[0]
+    cdef int64_t place, points, size, time, newest, total = 0
+    cdef int32_t row, one
     cdef bint is_sorted = True
     with nogil:
         for at in range(rows + 1):
@@ -190,11 +190,16 @@ def gather(list parts, const int32_t[::1] row_of, Py_ssize_t rows, int64_t first
             size_of[at] = 0
     for series, instants, _, _ in parts:
         with nogil:
+            one, row, points = -1, -1, 0
             for at in range(series.shape[0]):
-                if series[at] < series_count and first <= instants[at] < stop:
-                    row = row_of[series[at]]
+                if series[at] != one:  # points of one series often follow each other
                     if row >= 0:
-                        start_of[row + 1] += 1
+                        start_of[row + 1] += points
+                    one, points = series[at], 0
+                    row = row_of[one] if one < series_count else -1
+                points += first <= instants[at] < stop
+            if row >= 0:
+                start_of[row + 1] += points
     with nogil:
         for at in range(rows):
             end_of[at] = total
@@ -204,24 +209,35 @@ def gather(list parts, const int32_t[::1] row_of, Py_ssize_t rows, int64_t first
     to_times, to_bits, to_floats = <int64_t*> times.start, <int64_t*> bits.start, <uint8_t*> floats.start
     for series, instants, flags, values in parts:
         with nogil:
-            for at in range(series.shape[0]):
-                if at + AHEAD < series.shape[0] and series[at + AHEAD] < series_count:
+            at, count = 0, series.shape[0]
+            while at < count:
+                if at + AHEAD < count and series[at + AHEAD] < series_count:
                     row = row_of[series[at + AHEAD]]
                     if row >= 0:
                         PREFETCH(&to_times[end_of[row]])
                         PREFETCH(&to_bits[end_of[row]])
                         PREFETCH(&to_floats[end_of[row]])
-                if series[at] < series_count and first <= instants[at] < stop:
-                    row = row_of[series[at]]
-                    if row >= 0:
-                        place = end_of[row]
-                        end_of[row] = place + 1
-                        to_times[place] = instants[at] >> 1
-                        if place > start_of[row] and to_times[place - 1] >= to_times[place]:
+                one = series[at]
+                row = row_of[one] if one < series_count else -1
+                if row < 0:
+                    at += 1
+                    continue
+                place, size = end_of[row], 0
+                newest = to_times[place - 1] if place > start_of[row] else (first >> 1) - 1
+                while at < count and series[at] == one:
+                    if first <= instants[at] < stop:
+                        time = instants[at] >> 1
+                        if time <= newest:
                             is_sorted = False
+                        newest = time
+                        to_times[place] = time
                         to_bits[place] = wide_value(flags[at], values[at])
                         to_floats[place] = (flags[at] & FLOAT_BIT) != 0
-                        size_of[row] += (flags[at] & LENGTH_BITS) + 1
+                        size += (flags[at] & LENGTH_BITS) + 1
+                        place += 1
+                    at += 1
+                end_of[row] = place
+                size_of[row] += size
         if not is_sorted:
             return None
     return memoryview(starts), memoryview(sizes), memoryview(times), memoryview(bits), memoryview(floats)
@@ -304,6 +320,20 @@ cdef Memory new_memory(Py_ssize_t size):
         raise MemoryError
     memory.size = size
     return memory
+
+
+def place_rows(
+    const int64_t[::1] values, const uint8_t[::1] chosen, const int64_t[::1] counts, int64_t[::1] whole
+):
+    """Write the values of the chosen rows to their places among all rows, each of `counts` values."""
+    cdef Py_ssize_t row
+    cdef int64_t at = 0, place = 0
+    with nogil:
+        for row in range(counts.shape[0]):
+            if chosen[row]:
+                memcpy(&whole[place], &values[at], counts[row] * sizeof(int64_t))
+                at += counts[row]
+            place += counts[row]
 
 
 def widen(const uint8_t[::1] flags, const int64_t[::1] bits, int64_t[::1] wide, uint8_t[::1] floats):

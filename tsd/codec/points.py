@@ -546,6 +546,20 @@ def spread(starts: Int64, counts: Int64) -> Int64:
     return found
 
 
+def place_rows(values: Int64, chosen: Bool, counts: Int64, whole: Int64, *, compiled: bool = HAS_LOOP) -> None:
+    """Write the values of the chosen rows to their places in `whole`, which has those of all rows, `counts` of each.
+
+    >>> whole = np.zeros(6, np.int64)
+    >>> place_rows(np.array([7, 8, 9]), np.array([True, False, True]), np.array([2, 3, 1]), whole)
+    >>> whole.tolist()
+    [7, 8, 0, 0, 0, 9]
+    """
+    if compiled:
+        _columns.place_rows(values, chosen.view(np.uint8), counts, whole)
+    else:
+        whole[spread((np.cumsum(counts) - counts)[chosen], counts[chosen])] = values
+
+
 class Bucket(NamedTuple):
     """Number of values from `lower` to below `upper`. Bounds are singles, the number is a signed 64-bit integer."""
 

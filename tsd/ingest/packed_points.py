@@ -34,6 +34,7 @@ from tsd.codec.points import (
     counted_order,
     joined_columns,
     picked,
+    place_rows,
     shortest,
     spread,
     wide_values,
@@ -120,7 +121,6 @@ class _Chunk(NamedTuple):
     def unpack(self) -> Columns:
         """Return the points, series after series, those of a series in order of arrival."""
         numbers, counts = _decoded(self.series, self.rows), _decoded(self.counts, self.rows)
-        ends = np.cumsum(counts)
         bits = np.empty(self.points, np.int64)
         kinds = np.frombuffer(zlib.decompress(self.kinds), np.uint8) if self.kinds else np.zeros(self.rows, np.uint8)
         for kind, values in enumerate(self.values):
@@ -129,8 +129,7 @@ class _Chunk(NamedTuple):
             if len(self.values) == 1:
                 bits = some
             else:
-                chosen = kinds == kind
-                bits[spread((ends - counts)[chosen], counts[chosen])] = some
+                place_rows(some, kinds == kind, counts, bits)
         if self.flags:
             flags = np.frombuffer(zlib.decompress(self.flags), np.uint8)
             bits = _narrowed(bits, flags)

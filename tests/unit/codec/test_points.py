@@ -11,6 +11,8 @@ from tsd.codec.points import (
     Columns,
     count_series,
     newest_points,
+    place_rows,
+    rows_of_parts,
     series_ends,
     shortest,
     sort_columns,
@@ -72,3 +74,38 @@ def test_points_of_each_series_are_counted(compiled: bool, series: list[int], pl
     found = [places[one] for one in series if one < len(places)]
     assert counts.tolist() == [7 + found.count(place) for place in range(4)]
     assert present.tolist() == [place == 1 or place in found for place in range(4)]
+
+
+@NEEDS_LOOP
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.integers(1, 4)), max_size=8), max_size=3),
+    st.lists(st.integers(-1, 3), min_size=1, max_size=5),
+    st.tuples(st.integers(0, 4), st.integers(4, 20)),
+)
+def test_compiled_rows_of_parts_are_those_in_python(
+    runs: list[list[tuple[int, int, int]]], row_of: list[int], span: tuple[int, int]
+) -> None:
+    wanted = [place for place, row in enumerate(row_of) if row >= 0]
+    rows = np.full(len(row_of), -1, np.int32)
+    rows[wanted] = np.arange(len(wanted))  # no two series share a row
+    parts = []
+    for some in runs:
+        points = [(series, 2 * (first + at)) for series, first, count in some for at in range(count)]
+        flags = np.array([FLOAT | 3 if at % 3 else 0 for at in range(len(points))], np.uint8)
+        parts.append(columns(points)._replace(flags=flags))
+    instants = (2 * span[0], 2 * span[1])
+    found, plain = (rows_of_parts(parts, rows, len(wanted), instants, compiled=each) for each in (True, False))
+    assert [column.tolist() for column in found[0]] == [column.tolist() for column in plain[0]]
+    assert found[1].tolist() == plain[1].tolist()
+
+
+@NEEDS_LOOP
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4))))
+def test_compiled_places_of_rows_are_those_in_python(rows: list[tuple[bool, int]]) -> None:
+    chosen = np.array([is_chosen for is_chosen, _ in rows], np.bool_)
+    counts = np.array([count for _, count in rows], np.int64)
+    values = np.arange(int(counts[chosen].sum()))
+    found, plain = (np.full(int(counts.sum()), -1) for _ in range(2))
+    place_rows(values, chosen, counts, found, compiled=True)
+    place_rows(values, chosen, counts, plain, compiled=False)
+    assert found.tolist() == plain.tolist()
