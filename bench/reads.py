@@ -284,6 +284,10 @@ class System:
             raise SystemExit(f"{self.name}: {question.name}: {answer.status} {body[:500]!r}")
         return body
 
+    def reconnect(self) -> None:
+        """Use a new connection for the next query: VictoriaMetrics closes one that was idle for a minute."""
+        self._connection.close()
+
     def timed(self, question: Question) -> float:
         """Query once and return the latency in ms."""
         begun = time.perf_counter()
@@ -382,6 +386,7 @@ def _measure_last_hour(
             _send(daemon.port, text, pause_s=PAUSE_S, until=half)
             daemon.flush()
         _send(daemon.port, text, pause_s=PAUSE_S, since=half)
+        peer.reconnect()
         lone = System(mine.name, daemon.port, daemon.pid, lambda question: question.path)
         for kind, asked in questions_asked_once(size, end_s).items():
             _await_equal(asked[:1], lone, peer)
