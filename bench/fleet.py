@@ -54,7 +54,7 @@ WAYS = {
 class Agents(NamedTuple):
     """Their number, and what each sends."""
 
-    count: int
+    number: int
     lines: int
     every_s: float  # 0: as fast as they are answered
 
@@ -124,8 +124,8 @@ async def _run(agents: Agents, way: Way, seconds: float, systems: Mapping[str, S
             def count(name: str = name) -> None:
                 sent[name] += 1
 
-            for number in range(agents.count):
-                share = (number + at / len(systems)) / agents.count
+            for number in range(agents.number):
+                share = (number + at / len(systems)) / agents.number
                 nursery.start_soon(_send, agents, way, system, number, begin + agents.every_s * share, end, count)
         await trio.sleep_until(warm)
         before = {name: (usage(system.pid).cpu_s, sent[name]) for name, system in systems.items()}
