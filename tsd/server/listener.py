@@ -235,7 +235,7 @@ class Listener:
         have ended.
         """
         self._is_draining = True
-        if any(one.rests for one in self._paced):  # connections may wait that have sent everything
+        if any(one.may_have_waiting for one in self._paced):  # they may have sent everything
             self._accepting.deadline = trio.current_time() + 2 * INTERVAL_S
         else:
             self._accepting.cancel()

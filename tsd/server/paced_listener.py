@@ -30,7 +30,12 @@ class PacedListener(trio.abc.Listener[trio.SocketStream]):
         self._begun_s = -math.inf  # the first of the connections that were accepted together last
         self._count = 0  # of these
         self._is_steady = False
-        self.rests = False
+        self._rests = False
+
+    @property
+    def may_have_waiting(self) -> bool:
+        """Return whether clients may have connected that were not accepted yet."""
+        return self._rests or self._has_waiting()
 
     async def accept(self) -> trio.SocketStream:
         """Accept a connection."""
@@ -38,9 +43,9 @@ class PacedListener(trio.abc.Listener[trio.SocketStream]):
             self._count += 1
             return await self._listener.accept()
         if self._is_steady and self._count <= MOST and self._may_rest():
-            self.rests = True
+            self._rests = True
             await trio.sleep(INTERVAL_S)
-            self.rests = False
+            self._rests = False
         stream = await self._listener.accept()
         now_s = trio.current_time()
         self._is_steady = now_s - self._begun_s < STEADY * INTERVAL_S

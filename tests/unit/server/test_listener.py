@@ -4,7 +4,7 @@ import resource
 import socket
 import struct
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -38,11 +38,11 @@ class RunningListener:
 
     def __init__(self, listener: Listener, port: int) -> None:
         self.listener = listener
-        self._port = port
+        self.number = port
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        async with await trio.open_tcp_stream("127.0.0.1", self._port) as stream:
+        async with await trio.open_tcp_stream("127.0.0.1", self.number) as stream:
             yield Client(stream)
 
 
@@ -175,6 +175,22 @@ async def test_client_that_reads_no_replies_is_disconnected(tmp_path: Path) -> N
         nursery.start_soon(keep_requesting)
         stats = await stats_once(daemon, "connectionmgr.exceptions type=timeout", 1)
         assert (stats[OPEN], stats["connectionmgr.exceptions type=unknown"]) == (1, 0)
+
+
+async def test_connections_that_are_not_accepted_yet_are_served_at_a_stop(autojump_clock: MockClock) -> None:
+    served: list[bytes] = []
+
+    async def stop(stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
+        port.listener.drain()
+        served.append(first)
+
+    async with listening(stop) as port:
+        with ExitStack() as stack:
+            for number in range(6):
+                client = stack.enter_context(socket.create_connection(("127.0.0.1", port.number)))
+                client.sendall(b"%d" % number)
+            await port.listener.closed.wait()
+    assert sorted(served) == [b"%d" % number for number in range(6)]
 
 
 async def test_throttled_connection_is_not_idle(autojump_clock: MockClock) -> None:
