@@ -215,6 +215,7 @@ class TelnetSession:
             return first
         self._small_reads += len(first) < SMALL_PACKET_BYTES
         rest = self._take_whole(first)
+        self.peer.idle_since = None  # until its input is awaited
         if rest or self._replies.has_replies or not self._may_read():
             return rest
         del first, rest  # many connections wait

@@ -8,20 +8,21 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, memory_stream_pair
 
 from tests.running import Running, running
 from tests.unit.api.http_requests import http_post, http_request
+from tests.unit.server.telnet_parts import session
 from tsd.auth.accounts import Account, write_lines
 from tsd.auth.credentials import hash_token, new_token
-from tsd.auth.roles import Role
+from tsd.auth.roles import SUPERUSER, Role
 from tsd.codec.names import Kind
 from tsd.config.limits import LimitSettings
 from tsd.daemon.wiring import make_uids
 from tsd.errors import BadLine
 from tsd.ingest.limits import OriginAdmission, RefusedLine
 from tsd.server.clients import Client, Clients, Quotas, configured_quotas
-from tsd.server.peer import Peer
+from tsd.server.peer import Peer, peer_at
 
 pytestmark = pytest.mark.slow
 
@@ -108,6 +109,21 @@ async def test_shutdown_waits_for_no_quota(tmp_path: Path) -> None:
         daemon.stop.set()
         await client.read_to_end()
         assert daemon.daemon.ingest.ledger.received == 4000
+
+
+async def test_throttled_client_is_not_idle(tmp_path: Path) -> None:
+    clients = Clients(Quotas(lines_per_s=1))
+    peer = peer_at("10.0.0.1", 1, clients)
+    peer.principal = SUPERUSER
+    stream, _ = memory_stream_pair()
+    async with running(tmp_path) as daemon, trio.open_nursery() as nursery:
+        await daemon.send_lines(put(0))
+        talk, *_ = session(stream, daemon.daemon.ingest.intake, peer=peer)
+        nursery.start_soon(talk.run, put(0) * 1000, trio.sleep_forever)
+        while not peer.client.connections_throttled:
+            await trio.lowlevel.checkpoint()
+        assert peer.idle_since is None
+        nursery.cancel_scope.cancel()
 
 
 async def test_exempt_address_has_no_quota(tmp_path: Path) -> None:
