@@ -116,6 +116,7 @@ RECORD_BYTES = 16 << 10  # of one read with TLS: a record has no more
 PROMPT_READS = 2  # of a connection: clients send their first input at once, and some then end it
 QUERY_PAUSE_S = 60  # without a connection that queried, after which only agents are expected to connect
 CHECKS_PER_TIMEOUT = 4  # of idle connections
+LAST_ACCEPTS_S = 1  # at a stop, for connections that wait: a busy event loop takes long to accept them
 LINGER_S = 2  # for a client that is still sending to receive its last responses
 
 Receive = Callable[[], Awaitable[bytes]]
@@ -236,7 +237,7 @@ class Listener:
         """
         self._is_draining = True
         if any(one.may_have_waiting for one in self._paced):  # they may have sent everything
-            self._accepting.deadline = trio.current_time() + 2 * INTERVAL_S
+            self._accepting.deadline = trio.current_time() + LAST_ACCEPTS_S
         else:
             self._accepting.cancel()
         self._clients.drain()
