@@ -1,7 +1,7 @@
 """Accept connections of agents together.
 
 To wake the event loop for each connection takes more CPU time than to read its few lines. So while connections keep
-coming, and no client queries, they wait in the kernel for a moment, and are then served together.
+coming, and none with a query ended lately, they wait in the kernel for a moment, and are then served together.
 """
 
 import math
