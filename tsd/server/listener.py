@@ -236,13 +236,16 @@ class Listener:
         have ended.
         """
         self._is_draining = True
-        if any(one.may_have_waiting for one in self._paced):  # they may have sent everything
-            self._accepting.deadline = trio.current_time() + LAST_ACCEPTS_S
-        else:
-            self._accepting.cancel()
+        self._accepting.deadline = trio.current_time() + LAST_ACCEPTS_S
+        self._end_accepting()
         self._clients.drain()
         for stream in (*self._arriving, *(connection.stream for connection in self._connections)):
             _end_input(stream)
+
+    def _end_accepting(self) -> None:
+        """Accept no more, unless connections wait: they may have sent everything."""
+        if not any(one.has_waiting() for one in self._paced):
+            self._accepting.cancel()
 
     async def read_quiet(self) -> None:
         """Read what quiet connections have sent."""
@@ -270,6 +273,7 @@ class Listener:
         self._total += 1
         if self._is_draining:
             _end_input(stream)
+            self._end_accepting()
         self._arriving.add(stream)
         try:
             peer = await self._identify(stream)

@@ -25,27 +25,19 @@ class PacedListener(trio.abc.Listener[trio.SocketStream]):
     ) -> None:
         """`has_waiting` returns whether a connection can be accepted at once, `may_rest` whether clients may wait."""
         self._listener = listener
-        self._has_waiting = has_waiting
+        self.has_waiting = has_waiting
         self._may_rest = may_rest
         self._begun_s = -math.inf  # the first of the connections that were accepted together last
         self._count = 0  # of these
         self._is_steady = False
-        self._rests = False
-
-    @property
-    def may_have_waiting(self) -> bool:
-        """Return whether clients may have connected that were not accepted yet."""
-        return self._rests or self._has_waiting()
 
     async def accept(self) -> trio.SocketStream:
         """Accept a connection."""
-        if self._has_waiting():
+        if self.has_waiting():
             self._count += 1
             return await self._listener.accept()
         if self._is_steady and self._count <= MOST and self._may_rest():
-            self._rests = True
             await trio.sleep(INTERVAL_S)
-            self._rests = False
         stream = await self._listener.accept()
         now_s = trio.current_time()
         self._is_steady = now_s - self._begun_s < STEADY * INTERVAL_S
