@@ -114,7 +114,7 @@ class PartialInputBudget:
 READ_BYTES = 256 << 10  # of one read of a socket: agents send the points of a round at once
 RECORD_BYTES = 16 << 10  # of one read with TLS: a record has no more
 PROMPT_READS = 2  # of a connection: clients send their first input at once, and some then end it
-QUERY_PAUSE_S = 60  # without a connection that queried, after which only agents are expected to connect
+QUERY_PAUSE_S = 60  # without a query, after which only agents are expected to connect
 CHECKS_PER_TIMEOUT = 4  # of idle connections
 LAST_ACCEPTS_S = 1  # at a stop, for connections that wait: a busy event loop takes long to accept them
 LINGER_S = 2  # for a client that is still sending to receive its last responses
@@ -198,7 +198,7 @@ class Listener:
         self._quiet = quiet
         self._shared_waits = SharedWaits(INTERVAL_S)  # of patient peers
         self._paced: Sequence[PacedListener] = ()
-        self._queried_s = -math.inf  # the end of the last connection with a query
+        self._queried_s = -math.inf  # the last query
         self._partial_input = PartialInputBudget(limits.partial_input_bytes)
         self._buffer = memoryview(bytearray(READ_BYTES))  # of all reads: none waits in between
         self._connections: set[_OpenConnection] = set()
@@ -252,8 +252,11 @@ class Listener:
         if self._quiet is not None:
             await self._quiet.read_now()
 
+    def _note_query(self) -> None:
+        self._queried_s = trio.current_time()
+
     def _may_rest(self) -> bool:
-        """Return whether new connections may wait for others: clients that queried did not connect lately."""
+        """Return whether new connections may wait for others: clients did not query lately."""
         return trio.current_time() - self._queried_s > QUERY_PAUSE_S
 
     def recheck_networks(self) -> None:
@@ -292,6 +295,7 @@ class Listener:
             connection = _OpenConnection(stream, scope, peer)
             self._connections.add(connection)
             peer.report_partial_input = partial(self._partial_input.set_size, connection)
+            peer.report_query = self._note_query
             try:
                 await self._serve(connection)
                 if not connection.has_ended:
@@ -311,8 +315,6 @@ class Listener:
                 self._connections.discard(connection)
                 peer.clear_partial_input()
                 stream.socket.close()
-        if peer.has_queried:
-            self._queried_s = trio.current_time()
         self._idle += connection.is_idle
         self._slow += connection.is_slow
         self._unauthenticated += scope.cancelled_caught and connection.awaits_login and not connection.is_idle

@@ -20,9 +20,9 @@ class Peer:
     """The other end of a connection. It is the Origin of its lines."""
 
     __slots__ = (
-        "_address_client", "_clients", "_connection_client", "_is_open", "_last_forwarded", "address", "has_queried",
-        "idle_since", "is_encrypted", "is_patient", "last_credentials", "line_since", "port", "principal", "refused",
-        "report_partial_input", "session", "socket_address", "unassigned_bytes", "used_proxy_protocol",
+        "_address_client", "_clients", "_connection_client", "_is_open", "_last_forwarded", "address", "idle_since",
+        "is_encrypted", "is_patient", "last_credentials", "line_since", "port", "principal", "refused",
+        "report_partial_input", "report_query", "session", "socket_address", "unassigned_bytes", "used_proxy_protocol",
     )  # fmt: skip
 
     def __init__(
@@ -49,9 +49,9 @@ class Peer:
         self.last_credentials: tuple[str, Peer] | None = None
         self.line_since: float | None = None  # start of the incomplete line; None: there is none
         self.idle_since: float | None = None  # start of the wait for input; None: the daemon is processing
-        self.has_queried = False  # it has sent an HTTP request that reads
         self.is_patient = False  # its next input may wait for that of others, see SharedWaits
         self.report_partial_input: Callable[[int], None] = _ignore  # called with the bytes of incomplete input
+        self.report_query: Callable[[], None] = _pass_over  # called for an HTTP request that reads
         self.unassigned_bytes = 0  # received for an HTTP request whose sender is not known yet
         self._address_client = client
         self._connection_client = client  # counts the connection in addition to the address's client
@@ -190,6 +190,10 @@ class Peer:
     def count_lines(self, accepted: int, refusals: Sequence[RefusedLine]) -> None:
         """See Origin."""
         self.client.count_lines(accepted, refusals, self.name if refusals else "")
+
+
+def _pass_over() -> None:
+    """See Peer.report_query."""
 
 
 def _ignore(_size: int) -> None:

@@ -240,7 +240,7 @@ class HttpConnection:
             decision.sender,
         )
         if self._router.is_query(method, target):
-            self._peer.has_queried = True
+            self._peer.report_query()
             # Cancelled, with all of the connection, if the client disconnects first.
             self._watch.begin(self._wait_disconnected)
             try:
