@@ -1,17 +1,23 @@
 """Accept connections of agents together.
 
 To wake the event loop for each connection takes more CPU time than to read its few lines. So while connections keep
-coming, and none with a query ended lately, they wait in the kernel for a moment, and are then served together.
+coming, and no client queried lately, they wait in the kernel for a moment, and are then served together.
+
+A client that connects again within a second, such as a script that sends one point after the other, would wait each
+time. After one of these no connection waits for a minute. Clients behind one proxy look like this, too.
 """
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 
 import trio
 
 from tsd.server.shared_waits import INTERVAL_S, STEADY
 
 MOST = 32  # connections of an interval: more keep the event loop awake in any case
+AGAIN_S = 1  # a client that connects again within this time is in a hurry
+HURRY_S = 60  # without such a client, after which connections may wait
 
 
 class PacedListener(trio.abc.Listener[trio.SocketStream]):
@@ -30,19 +36,39 @@ class PacedListener(trio.abc.Listener[trio.SocketStream]):
         self._begun_s = -math.inf  # the first of the connections that were accepted together last
         self._count = 0  # of these
         self._is_steady = False
+        self._addresses: set[str] = set()  # of clients that connected since `_since_s`
+        self._since_s = self._hurried_s = -math.inf
 
     async def accept(self) -> trio.SocketStream:
         """Accept a connection."""
         if self.has_waiting():
             self._count += 1
-            return await self._listener.accept()
-        if self._is_steady and self._count <= MOST and self._may_rest():
+            return await self._accept()
+        if self._is_steady and self._count <= MOST and self._may_wait():
             await trio.sleep(INTERVAL_S)
-        stream = await self._listener.accept()
+        stream = await self._accept()
         now_s = trio.current_time()
         self._is_steady = now_s - self._begun_s < STEADY * INTERVAL_S
         self._begun_s, self._count = now_s, 1
         return stream
+
+    async def _accept(self) -> trio.SocketStream:
+        """Accept a connection, and note whether its client is in a hurry."""
+        stream = await self._listener.accept()
+        now_s = trio.current_time()
+        if now_s - self._since_s > AGAIN_S:
+            self._addresses.clear()
+            self._since_s = now_s
+        with suppress(OSError):  # it is gone
+            name = stream.socket.getpeername()
+            address = name[0] if isinstance(name, tuple) else ""  # of a local socket
+            if address in self._addresses:
+                self._hurried_s = now_s
+            self._addresses.add(address)
+        return stream
+
+    def _may_wait(self) -> bool:
+        return trio.current_time() - self._hurried_s > HURRY_S and self._may_rest()
 
     async def aclose(self) -> None:
         """Close the listener."""
