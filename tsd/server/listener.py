@@ -298,7 +298,9 @@ class Listener:
             peer.report_query = self._note_query
             try:
                 await self._serve(connection)
-                if not connection.has_ended:
+                if connection.has_ended:
+                    _end_output(stream)
+                else:
                     await _close_after_reading(stream)
             except* (trio.BrokenResourceError, trio.ClosedResourceError) as errors:
                 if errors.subgroup(_is_closed_by_client) is None:
@@ -538,6 +540,15 @@ async def receive_when_readable(stream: trio.SocketStream, buffer: memoryview, *
         return bytes(await stream.receive_some(len(buffer)))
     except OSError as error:
         raise trio.BrokenResourceError(f"read failed: {error.strerror}") from error
+
+
+def _end_output(stream: trio.SocketStream) -> None:
+    """End a connection whose input was read to its end. Raise BrokenResourceError if the client does not receive what
+    was sent, as it has closed the connection."""
+    try:
+        stream.socket.shutdown(trio.socket.SHUT_WR)
+    except OSError as error:
+        raise trio.BrokenResourceError("the client has closed the connection") from error
 
 
 async def _close_after_reading(stream: trio.SocketStream) -> None:
