@@ -15,7 +15,7 @@ import trio
 
 from tsd.server.shared_waits import INTERVAL_S, STEADY
 
-MOST = 32  # connections of an interval: more keep the event loop awake in any case
+MOST = 32  # connections that were accepted together: after more, the event loop is awake in any case
 AGAIN_S = 1  # a client that connects again within this time is in a hurry
 HURRY_S = 60  # without such a client, after which connections may wait
 
@@ -33,8 +33,8 @@ class PacedListener(trio.abc.Listener[trio.SocketStream]):
         self._listener = listener
         self.has_waiting = has_waiting
         self._may_rest = may_rest
-        self._begun_s = -math.inf  # the first of the connections that were accepted together last
-        self._count = 0  # of these
+        self._begun_s = -math.inf  # when the first of the last group of connections was accepted
+        self._count = 0  # connections of this group
         self._is_steady = False
         self._addresses: set[str] = set()  # of clients that connected since `_since_s`
         self._since_s = self._hurried_s = -math.inf

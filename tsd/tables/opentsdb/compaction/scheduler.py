@@ -28,8 +28,8 @@ from tsd.tables.opentsdb.compaction.queue import RowQueue
 log = LazyLogger(__name__)
 
 LEAST_ROWS, MOST_ROWS = 32, 128  # of one step: a wake-up of the event loop costs as much as ten rows of two cells
-REQUEST_ROWS = 500  # the most where a step makes requests; a round takes as many, if the rate allows it by then
-MOST_INTERVALS = 30  # of such a round
+REQUEST_ROWS = 500  # of a step that makes requests, at most; a round takes rows of several intervals to have as many
+MOST_INTERVALS = 30  # of a round
 RUN_ROWS = 64  # taken from a bucket of the queue together, if the engine joins the requests of neighbours
 STEP_CELLS = 2048  # of one step, if it has more than the least rows
 REQUEST_CELLS = 1 << 14  # the same where a step makes requests, each of which costs as much as hundreds of cells
