@@ -8,6 +8,7 @@ the commit.
 """
 
 import hashlib
+import multiprocessing
 import os
 import platform
 import shutil
@@ -67,6 +68,7 @@ class Compiled(build_ext):
     def translate(self):
         """Write the C source of each module."""
         loops = [ext for ext in self.extensions if ext.name != SHARED]
+        multiprocessing.set_start_method("fork", force=True)  # other workers of Cython would run this script again
         with suppress(CompileError):  # the extension's own turn reports it
             found = cythonize(loops, nthreads=self.parallel, force=True, shared_utility_qualified_name=SHARED)
             made = {ext.name: ext.sources for ext in found}

@@ -27,7 +27,7 @@ is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/
 # Prints the first Python of version 3.11 or newer: $PYTHON, or one with a common name.
 find_python() {
     local name
-    for name in "${PYTHON:-}" python3.13 python3.12 python3.11 python3 python; do
+    for name in "${PYTHON:-}" python3.14 python3.13 python3.12 python3.11 python3 python; do
         if [ -n "$name" ] && is_new_enough "$name"; then
             command -v "$name"
             return
