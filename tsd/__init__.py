@@ -39,7 +39,7 @@ def revision() -> str:
     if BUILT is not None:
         return BUILT[1]
     root = Path(__file__).parents[1]
-    if not (root / ".git").exists():
+    if not os.path.exists(root / ".git"):
         return UNKNOWN
     subprocess = importlib.import_module("subprocess")  # takes 6 ms
     try:

@@ -86,6 +86,16 @@ def _is_false(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is False
 
 
+def test_absence_of_files_is_told_from_errors() -> None:
+    """Methods of Path return False or nothing for errors of the disk: see tsd/config/files.py."""
+    wrong = []
+    for file in FILES:
+        for name, call in calls(list(ast.walk(ast.parse(file.read_text("utf-8"))))):
+            if re.search(r"\.(exists|is_file|is_dir|glob|rglob)$", name) and not name.startswith(("os.path.", "tsd.")):
+                wrong.append(f"{named(file)}:{call.lineno}: {name}")
+    assert wrong == []
+
+
 def test_search_finds_forbidden_calls() -> None:
     text = "from subprocess import run as go\nimport os\ngo('x')\nos.system('x')\nre.compile('x')\neval('1')"
     assert {"subprocess.run", "os.system", "eval"} <= {name for name, _ in calls(list(ast.walk(ast.parse(text))))}

@@ -15,6 +15,7 @@ from tsd.cli.context import Access, access
 from tsd.cli.options import closed_output_ignored
 from tsd.cli.output import Bar, byte_columns, show_size
 from tsd.codec.text import counted
+from tsd.config.files import is_folder
 from tsd.config.loader import Loaded, journal_folder, state_folder
 from tsd.config.settings import Config
 from tsd.config.state_dir import JOURNAL as JOURNAL_FOLDER
@@ -199,7 +200,7 @@ async def _snapshot(opened: Access, folder: Path) -> AsyncIterator[Path]:
 def _backup_lock(state: Path) -> Iterator[None]:
     """Allow one backup at a time. Raise DaemonRuns if another is being made."""
     with folder_errors(state, STATE):
-        has_store = (state / "store").is_dir()
+        has_store = is_folder(state / "store")
     if not has_store:  # a wrong folder, where no lock is to be left
         raise TsdError(f"no embedded store in {state}: give the state folder of your daemon with --data or --config")
     with lock_folder(state, LOCK, STATE):
@@ -244,7 +245,7 @@ def _restore(config: Config, source: Path, manifest: Manifest) -> tuple[Contents
 def _check_empty(state: Path, journal: Path) -> None:
     """Raise TsdError if a folder to restore to has other files."""
     for folder, kind in ((state, STATE), (journal, JOURNAL_FOLDER)):
-        found = [path.name for path in folder.iterdir() if path.name not in IGNORED] if folder.is_dir() else []
+        found = [path.name for path in folder.iterdir() if path.name not in IGNORED] if is_folder(folder) else []
         _refuse(folder, kind, found)
 
 

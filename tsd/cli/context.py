@@ -13,6 +13,7 @@ import trio
 
 from tsd.codec.names import Kind
 from tsd.codec.text import encode_name
+from tsd.config.files import exists
 from tsd.config.loader import journal_folder, named_files, state_folder
 from tsd.config.settings import Config
 from tsd.config.state_dir import STATE, FolderKind, folder_errors, lock_state
@@ -92,7 +93,7 @@ async def access(
     folder = state_folder(config)
     local = wiring.has_local_store(config)
     with folder_errors(folder, STATE):
-        is_absent = local and not await trio.Path(folder / "store").exists()
+        is_absent = local and not await trio.to_thread.run_sync(exists, folder / "store")
     if is_absent and must_exist:
         raise TsdError(f"no embedded store in {folder}: give the state folder of your daemon with --data or --config")
     daemon = await connect(config)

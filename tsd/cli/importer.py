@@ -25,6 +25,7 @@ from tsd.cli.options import closed_output_ignored
 from tsd.cli.output import Bar, byte_columns, write_above_bar
 from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
 from tsd.codec.text import counted, visible
+from tsd.config.files import is_file
 from tsd.config.loader import Loaded, key_layout, name_rules
 from tsd.config.settings import Config
 from tsd.daemon.wiring import auto_create, check_keys
@@ -213,7 +214,7 @@ def _check_rejects(name: str, paths: Sequence[str]) -> None:
     """Raise TsdError if refused lines would replace a file before it is read."""
     for path in paths:
         with suppress(OSError):  # one of them does not exist
-            if Path(path).samefile(name) and Path(path).is_file():
+            if Path(path).samefile(name) and is_file(Path(path)):
                 raise TsdError(f"--rejects {name}: wanted another file than {path}, which is imported")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from tsd.config.files import exists, is_file
 from tsd.errors import TsdError
 from tsd.ingest.journal.segment import write_readable
 
@@ -31,7 +32,7 @@ def journal(files: tuple[Path, ...]) -> None:
     damaged, unread = [], []
     for path in files:
         try:
-            if path.exists() and not path.is_file():
+            if exists(path) and not is_file(path):
                 unread.append(f"{path}: not a regular file")
             elif not write_readable(path, _print):
                 damaged.append(path)

@@ -9,6 +9,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, connect, metric_uids
+from tsd.config.files import exists
 from tsd.config.loader import key_layout, state_folder
 from tsd.config.settings import Config
 from tsd.daemon.wiring import rollup_tables
@@ -79,7 +80,7 @@ async def _record(config: Config, days: Collection[LateDay], *, deleted: bool) -
 async def are_left(config: Config, opened: Access, metric: bytes) -> bool:
     """Return whether rollups of a metric keep points that were deleted: no daemon of this state folder builds them
     again. Raise StoreError."""
-    if config.rollups_build and (state_folder(config) / ROLLUPS_FILE).exists():
+    if config.rollups_build and exists(state_folder(config) / ROLLUPS_FILE):
         return False
     existing, layout = await opened.store.tables(), key_layout(config)
     enabled = replace(config, rollups_enable=True)  # they answer again once rollups are on

@@ -15,6 +15,7 @@ from tsd.api.graph.process import check_can_draw, draw_picture
 from tsd.cli.query import GraphFile
 from tsd.cli.query_output import Series
 from tsd.codec.points import Float64, Int64
+from tsd.config.files import exists, is_file
 from tsd.config.loader import Loaded, state_folder
 from tsd.daemon.settings import now_ms
 from tsd.errors import TsdError
@@ -85,7 +86,7 @@ def write_picture(path: Path, content: bytes) -> None:
     target = path.resolve()
     draft = target.with_name(f"{target.name}.{os.getpid()}.new")
     try:
-        if path.exists() and not path.is_file():  # unresolved: a pipe such as /dev/stdout has no other name
+        if exists(path) and not is_file(path):  # unresolved: a pipe such as /dev/stdout has no other name
             path.write_bytes(content)
             return
         draft.write_bytes(content)

@@ -35,6 +35,7 @@ from tsd.auth.credentials import (
 from tsd.auth.networks import parse_networks
 from tsd.cli.options import config_options, drop_output
 from tsd.cli.settings import with_config
+from tsd.config.files import exists
 from tsd.config.loader import Loaded
 from tsd.daemon.settings import now_ms
 from tsd.errors import TsdError
@@ -200,7 +201,7 @@ def _edit_lines(path: Path) -> Iterator[list[str]]:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         lines: list[str] = []
-        if path.exists():
+        if exists(path):
             read_accounts(path)
             lines = path.read_text("utf-8").splitlines()
         yield lines

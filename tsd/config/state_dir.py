@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tsd.config.files import exists, is_file
 from tsd.errors import BadConfig, DaemonRuns, NewerState, TsdError
 
 RESTORATION = "restoration"  # file in a state folder whose restoration from a backup has not ended
@@ -80,7 +81,7 @@ def check_content(folder: Path, kind: FolderKind = STATE, files: Iterable[Path] 
     read is not checked."""
     others: list[str] = []
     with suppress(OSError):
-        if not any((folder / name).exists() for name in ("format", "store", RESTORATION)):
+        if not any(exists(folder / name) for name in ("format", "store", RESTORATION)):
             known = {*PARTS, *_names_below(folder, files)}
             found = [path for path in folder.iterdir() if path.name not in known and not _USUAL.match(path.name)]
             others = sorted(path.name for path in found if not _is_empty_folder(path))
@@ -112,9 +113,9 @@ def check_owner(folder: Path, kind: FolderKind = STATE) -> None:
     """Raise TsdError if root would make files in another user's state folder: that user's daemon could not write them.
     One that root has used before is root's."""
     with folder_errors(folder, kind):
-        owner = folder.stat().st_uid if folder.exists() else ROOT
+        owner = folder.stat().st_uid if exists(folder) else ROOT
         lock = folder / "lock"
-        if os.geteuid() == ROOT != owner and not (lock.exists() and lock.stat().st_uid == ROOT):
+        if os.geteuid() == ROOT != owner and not (exists(lock) and lock.stat().st_uid == ROOT):
             raise TsdError(
                 f"{kind.name} {folder} belongs to user {_user(owner)}, who could not write the files of this process, "
                 "which is of user 0 (root). Run it as that user, for example with sudo -u, or while the daemon runs"
@@ -137,7 +138,7 @@ def _restrict(folder: Path) -> None:
 
     Only the folder and what is in STATE_FOLDERS: with a wrong --data, the folder may have other content.
     """
-    if (folder / "format").exists() or {path.name for path in folder.iterdir()} <= {"lock"}:
+    if exists(folder / "format") or {path.name for path in folder.iterdir()} <= {"lock"}:
         _restrict_one(folder)
     for name in STATE_FOLDERS:
         for parent, _, files in os.walk(folder / name):  # does not follow links
@@ -168,7 +169,7 @@ def lock_folder(folder: Path, name: str, kind: FolderKind) -> Iterator[None]:
     """Make a folder if it is absent, and lock its lock file `name` for the block. Raise DaemonRuns, TsdError."""
     with folder_errors(folder, kind):
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
-        is_new = not (folder / name).exists()
+        is_new = not exists(folder / name)
         lock = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         if is_new:
             _give(lock, folder)
@@ -292,7 +293,7 @@ def remove_restored(folder: Path) -> None:
 
 
 def _has_size(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
+    return is_file(path) and path.stat().st_size == size
 
 
 def _check_restored(folder: Path) -> None:
@@ -305,7 +306,7 @@ def _check_format(folder: Path, kind: FolderKind) -> None:
     """Check the folder's format, and write this version's into a folder of an earlier one, or without one: a new
     folder. Raise TsdError."""
     path = folder / "format"
-    found = path.read_text("latin-1").strip() if path.exists() else ""
+    found = path.read_text("latin-1").strip() if exists(path) else ""
     if found and not _NUMBER.fullmatch(found):
         raise TsdError(
             f"state folder {folder}: its format is {found[:_SHOWN_CHARS]!r}, wanted a number: {path} is damaged. If "

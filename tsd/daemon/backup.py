@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsd import version
+from tsd.config.files import exists, is_file, is_folder
 from tsd.config.state_dir import RESTORATION, sync_folder, write_atomically
 from tsd.errors import TsdError
 from tsd.ingest.journal.folder import segment_paths
@@ -134,7 +135,7 @@ def check_complete(backup: Path) -> Manifest:
 def list_backups(folder: Path) -> list[tuple[Path, Manifest | BrokenBackup]]:
     """Return the backups in a folder, oldest first, each with its manifest or the error of reading it."""
     found: list[tuple[Path, Manifest | BrokenBackup]] = []
-    for path in sorted(folder.iterdir() if folder.is_dir() else ()):
+    for path in sorted(folder.iterdir() if is_folder(folder) else ()):
         if _NAME.fullmatch(path.name):
             try:
                 found.append((path, read_manifest(path)))
@@ -208,7 +209,7 @@ class BackupWriter:
     def is_snapshot_newer(self, journal: Path) -> bool:
         """Return whether the journal has lost all segments that were copied before the snapshot: it may have values
         newer than those of the copies, or lack points of them that were deleted. Call after `copy_later`."""
-        return self._newest is not None and not (journal / self._newest).exists()
+        return self._newest is not None and not exists(journal / self._newest)
 
     def copy_later(self, state: Path, journal: Path) -> None:
         """Add what came while the snapshot was taken: lines of the journal, and days whose rollups lack late points.
@@ -216,7 +217,7 @@ class BackupWriter:
         snapshot has its line or its day here."""
         self._copy_segments(journal)
         copy, later = self.backup / STATE / ROLLUPS_FILE, state / ROLLUPS_FILE
-        if copy.exists() and later.exists():
+        if exists(copy) and exists(later):
             copy.write_bytes(with_later_days(copy.read_bytes(), later.read_bytes()))
             with copy.open("rb") as written:
                 os.fsync(written.fileno())
@@ -300,7 +301,7 @@ def prune(folder: Path, keep: int, owner: str) -> list[Path]:
     found = [
         (path, about)
         for path, about in list_backups(folder)
-        if (about.identity == owner if isinstance(about, Manifest) else not (path / MANIFEST).exists())
+        if (about.identity == owner if isinstance(about, Manifest) else not exists(path / MANIFEST))
     ]
     complete = [path for path, about in found if isinstance(about, Manifest) and about.complete]
     kept = set(complete[-keep:])
@@ -358,7 +359,7 @@ def files_below(folder: Path) -> Iterable[Path]:
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent, name)
-            if path.is_file() and not path.is_symlink():
+            if is_file(path) and not path.is_symlink():
                 yield path
 
 

@@ -18,6 +18,7 @@ import trio
 from tsd import version_reply
 from tsd.auth.accounts import read_accounts, warnings
 from tsd.auth.authenticator import Authenticator, anonymous_roles
+from tsd.config.files import exists
 from tsd.config.loader import journal_folder, name_rules, state_folder
 from tsd.config.settings import Charset, Config, Mode
 from tsd.daemon.engine import query_limits
@@ -193,7 +194,7 @@ def _check_tls(config: Config) -> None:
 
 def _check_accounts(config: Config) -> None:
     path = Path(config.auth_file)
-    if config.authentication and _is_checked(path) and (not path.exists() or path.stat().st_uid in (0, os.geteuid())):
+    if config.authentication and _is_checked(path) and (not exists(path) or path.stat().st_uid in (0, os.geteuid())):
         with _named("tsd.auth.file"):
             read_accounts(path)
 

@@ -99,7 +99,7 @@ def _has_space(folders: set[Path]) -> bool:
 def _is_writable(folder: Path) -> bool:
     """Return whether a file can be written in a folder, or in the nearest one that exists. An error that is not about
     space counts as success: the start reports it."""
-    place = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
+    place = next(one for one in (folder, *folder.absolute().parents) if os.path.isdir(one))
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(bytes(PROBE_BYTES))

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tsd.config.files import exists, is_file
 from tsd.config.state_dir import FolderKind, folder_errors, lock_folder
 from tsd.errors import TsdError
 
@@ -32,7 +33,7 @@ class Checkpoint:
         """Return the saved state, None if there is none. Raise TsdError for an error of the disk, and for a file that
         no job has saved, or a device or pipe: the end of this job would delete it."""
         with folder_errors(self.path.parent, FOLDER):
-            if self.path.exists() and not self.path.is_file():
+            if exists(self.path) and not is_file(self.path):
                 raise TsdError(f"--checkpoint {self.path}: got a folder, device or pipe, wanted a file")
             try:
                 text = self.path.read_bytes()

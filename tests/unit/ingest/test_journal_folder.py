@@ -131,6 +131,15 @@ def test_invalid_identity_is_refused(places: Places) -> None:
     assert caught.value.conflict is Conflict.INVALID_IDENTITY
 
 
+def test_identity_that_cannot_be_read_is_not_replaced(places: Places) -> None:
+    """Regression: a new one was drawn, which is not that of the journal's lines."""
+    places.state.mkdir()
+    (places.state / "id").symlink_to("id")  # as an error of the disk
+    with pytest.raises(TsdError, match=f"{places.state}/id"), both(places.state, places.journal):
+        raise AssertionError("it is used")
+    assert (places.state / "id").is_symlink()
+
+
 def test_error_in_the_body_releases_the_journal(places: Places) -> None:
     with pytest.raises(OSError, match="of the body's"), both(places.state, places.journal):
         raise OSError("of the body's")

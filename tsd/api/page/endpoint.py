@@ -17,6 +17,7 @@ import trio
 from tsd import build_data
 from tsd.api.messages import answer, check_method
 from tsd.auth.roles import Role
+from tsd.config.files import exists
 from tsd.errors import Refused
 from tsd.query.model import AGGREGATORS
 from tsd.server.http.messages import HTML, Endpoint, Request, Response
@@ -107,7 +108,7 @@ class PlottingLibrary:
         spec = find_spec("plotly")
         for folder in (spec and spec.submodule_search_locations) or ():
             file = Path(folder) / "package_data" / "plotly.min.js"
-            if file.exists():
+            if exists(file):
                 return cls(file, version("plotly"))
         return None
 

@@ -240,7 +240,7 @@ def _become_command(fds: Sequence[int]) -> None:
 
 def set_ahead(clock: Path, ahead_ms: int) -> None:
     """Set how far a clock is ahead of the real one (negative: behind it)."""
-    with clock.open("r+b" if clock.exists() else "w+b") as file:
+    with clock.open("r+b" if os.path.exists(clock) else "w+b") as file:
         file.write(AHEAD.pack(ahead_ms * 1_000_000))
 
 

@@ -19,6 +19,7 @@ from mmap import mmap
 from pathlib import Path
 from typing import NamedTuple
 
+from tsd.config.files import exists
 from tsd.config.state_dir import sync_folder
 
 PAGE_BYTES = 4096  # alignment of offsets, lengths and memory for O_DIRECT; few disks require more
@@ -201,4 +202,4 @@ def numbered(path: Path) -> Iterator[Path]:
 
 def unused(path: Path) -> Path:
     """Return the first path of `numbered` that does not exist."""
-    return next(candidate for candidate in numbered(path) if not candidate.exists())
+    return next(candidate for candidate in numbered(path) if not exists(candidate))

@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from pathlib import Path
 
+from tsd.config.files import exists, is_file, with_suffix
 from tsd.config.state_dir import IDENTITY, JOURNAL, STATE, folder_errors, lock_folder, sync_folder, write_atomically
 from tsd.errors import TsdError
 from tsd.ingest.journal.segment import read_header
@@ -66,7 +67,7 @@ def number_of(path: Path) -> int | None:
 
 def segment_paths(folder: Path) -> list[Path]:
     """Return the paths of a folder's segments, oldest first."""
-    return [path for path in sorted(folder.glob("*.journal")) if number_of(path) is not None]
+    return [path for path in with_suffix(folder, ".journal") if number_of(path) is not None]
 
 
 @contextmanager
@@ -95,7 +96,7 @@ def held_journal(folder: Path, state: Path) -> Iterator[None]:
 def identity(state: Path) -> str:
     """Return the identity of a state folder, which it keeps when it is moved. Draw one if it has none."""
     path = state / IDENTITY
-    if not path.exists() or not path.read_bytes().strip():
+    if not exists(path) or not path.read_bytes().strip():
         write_atomically(path, f"{secrets.token_hex(16)}\n".encode())
     return path.read_text("latin-1").strip()
 
@@ -114,7 +115,7 @@ def _adopted(folder: Path) -> Path:
 
 def _adopt(folder: Path, own: str) -> None:
     """Record the writers of the segments in a folder without owner as adopted."""
-    found = {read_header(path).owner for path in segment_paths(folder) if path.is_file()}
+    found = {read_header(path).owner for path in segment_paths(folder) if is_file(path)}
     former = _owner(folder, "owner.was")
     if found and former is not None and _IDENTITY.fullmatch(former[0]):
         found.add(former[0])
@@ -176,7 +177,7 @@ def used_journal(folder: Path, state: Path) -> Path:
 def _left(state: Path) -> tuple[Path, str] | None:
     """Return the folder that the last daemon uses or did not leave empty, and whose it is. Raise JournalConflict."""
     record = _path_record(state)
-    if not record.exists() or not (text := record.read_bytes()):
+    if not exists(record) or not (text := record.read_bytes()):
         return None
     left = state / os.fsdecode(text)
     owner = _owner(left)

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import trio
 
+from tsd.config.files import exists, with_suffix
 from tsd.errors import TsdError
 from tsd.ingest.journal.disk import REAL, Disk
 from tsd.ingest.journal.folder import number_of, segment_path, segment_paths
@@ -226,10 +227,10 @@ class Journal:
 
     def _remove_drafts(self) -> None:
         """Remove segments that a crash left without their final name, and log unknown files."""
-        for path in self.folder.glob("*.new"):
+        for path in with_suffix(self.folder, ".new"):
             if number_of(path) is not None:
                 self.disk.remove(path)
-        for path in self.folder.glob("*.journal"):
+        for path in with_suffix(self.folder, ".journal"):
             if number_of(path) is None:
                 log.warning("journal.file_unknown", path=str(path))
 
@@ -576,7 +577,7 @@ class Journal:
             self.disk.sync(fd)
         finally:
             self.disk.close(fd)
-        if segment.path.exists():
+        if exists(segment.path):
             raise FileExistsError(errno.EEXIST, "a segment that is not this daemon's", str(segment.path))
         self.disk.rename(draft, segment.path)
         segment.exists = True

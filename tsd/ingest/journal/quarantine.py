@@ -10,6 +10,7 @@ from operator import eq
 from pathlib import Path
 from typing import NamedTuple
 
+from tsd.config.files import exists
 from tsd.ingest.journal.disk import Disk, numbered, unused, write_new
 from tsd.ingest.journal.segment import HEADER_BYTES, Damage, chunks, filler, header, lines_in, read_header
 from tsd.lazy import LazyLogger
@@ -121,7 +122,7 @@ def _copy(disk: Disk, damage: Damage, offset: int) -> Path:
     The copy of an earlier attempt is used if there is one: a disk on which only the repair fails would otherwise be
     filled by attempts."""
     for path in numbered(_place(damage.path, f"from-byte-{offset}")):
-        if not path.exists():
+        if not exists(path):
             write_new(disk, path, chunks(damage.path, offset, damage.end, CHUNK_BYTES))
             return path
         earlier = chunks(path, 0, damage.end - offset, CHUNK_BYTES)

@@ -24,6 +24,7 @@ from zlib import crc32
 
 import msgspec
 
+from tsd.config.files import with_suffix
 from tsd.config.state_dir import sync_folder
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, UNKNOWN_NAME, TsdError
 
@@ -173,7 +174,7 @@ def file_path(folder: Path, number: int) -> Path:
 
 def files(folder: Path) -> list[tuple[int, Path]]:
     """Return the files by number, oldest first."""
-    found = ((path.stem, path) for path in folder.glob(f"*{SUFFIX}"))
+    found = ((path.stem, path) for path in with_suffix(folder, SUFFIX))
     return sorted((int(stem), path) for stem, path in found if stem.isascii() and stem.isdigit())
 
 
@@ -218,7 +219,7 @@ def read_entries(folder: Path, unstored: Path) -> Iterator[Entry]:
         last = name
         if isinstance(record, Replayed):
             replayed[record.of] = record
-    for path in sorted(unstored.glob(f"*{UNSTORED}")):
+    for path in with_suffix(unstored, UNSTORED):
         try:
             mark_file, lines = _marks_of(path), _unstored(path)
         except FileNotFoundError:  # removed meanwhile

@@ -16,6 +16,7 @@ import trio
 from msgspec.structs import replace
 
 from tsd.codec.text import counted
+from tsd.config.files import exists
 from tsd.errors import LINE_TOO_LONG, StoreDown
 from tsd.ingest.limits import Origin, RefusedLine, TokenBucket
 from tsd.ingest.lines import START_BYTES
@@ -262,12 +263,12 @@ class RejectedLog:
             if not is_unstored(mark.of):
                 records += [self._left(mark, one) for one in left.get(mark.of, ())]
                 records.append(mark)
-        if records and self.folder.exists():
+        if records and exists(self.folder):
             self._write(records, sync=True)
 
     def _check_room(self, size: int) -> None:
         """Write `size` bytes and remove them: not all file systems can allocate them. Raise OSError."""
-        if self.folder.exists():
+        if exists(self.folder):
             fd = self._open()
             try:
                 _write_whole(fd, bytes(size))

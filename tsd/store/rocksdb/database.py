@@ -18,6 +18,7 @@ import numpy as np
 import rocksdict
 from rocksdict import DbClosedError, Rdict, WriteBatch, WriteOptions
 
+from tsd.config.files import exists
 from tsd.config.state_dir import lock_holder
 from tsd.errors import DaemonRuns, NoTable, StoreBusy, StoreError, TsdError
 from tsd.store import Put, Table
@@ -154,7 +155,7 @@ class Database:
         self._no_wait.no_slowdown = True  # refuse a write instead of blocking the process
         with self.translated():
             path.mkdir(parents=True, exist_ok=True)
-            names = Rdict.list_cf(str(path), options) if (path / "CURRENT").exists() else []
+            names = Rdict.list_cf(str(path), options) if exists(path / "CURRENT") else []
             self._synced = SyncedRecord(path)
             self.may_lack_writes = bool(names) and self._synced.number is None  # cannot be checked: see `open_checked`
             self._rdict = open_checked(path, options, {name: options for name in names if name != SYSTEM}, self._synced)

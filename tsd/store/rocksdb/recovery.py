@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rocksdict import AccessType, DBRecoveryMode, Options, Rdict
 
+from tsd.config.files import exists, with_suffix
 from tsd.errors import StoreError
 from tsd.lazy import LazyLogger
 from tsd.store.rocksdb.options import OPEN_FILES
@@ -149,9 +150,9 @@ def _keep_logs(path: Path) -> Path:
     """Link the logs into a folder, because the next opening removes them; return the folder."""
     folder = path / "damaged-wal"
     folder.mkdir(exist_ok=True)
-    for log_file in path.glob("*.log"):
+    for log_file in with_suffix(path, ".log"):
         kept = folder / log_file.name
-        if not kept.exists():
+        if not exists(kept):
             os.link(log_file, kept)
     return folder
 

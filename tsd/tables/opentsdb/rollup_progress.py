@@ -20,6 +20,7 @@ import trio
 
 from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.putline import HOUR_S
+from tsd.config.files import exists
 from tsd.config.state_dir import write_atomically
 from tsd.tables.opentsdb.rollup_sums import DAY_S
 
@@ -124,7 +125,7 @@ def _described(late: LateHours) -> list[list[Any]]:
 def record_late(file: Path, days: Collection[LateDay], *, deleted: bool) -> None:
     """Record in a daemon's file that points of some days came late, or were `deleted`. Without a file no daemon builds
     rollups. Raise OSError."""
-    if not file.exists():
+    if not exists(file):
         return
     with _locked(file):
         progress = RollupProgress.in_file(file)
@@ -135,7 +136,7 @@ def record_late(file: Path, days: Collection[LateDay], *, deleted: bool) -> None
 def reset_progress(file: Path) -> None:
     """Let a later daemon build all rollups, as from now on the file lacks changes. Only days stay whose points were
     deleted: a build of all leaves rollups without points. Raise OSError."""
-    if not file.exists():
+    if not exists(file):
         return
     with _locked(file):
         progress = RollupProgress.in_file(file)
