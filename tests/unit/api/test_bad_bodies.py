@@ -1,6 +1,7 @@
 """Invalid request bodies, each of which once caused an internal error or blocked other requests."""
 
 import json
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ import pytest
 from tests.running import Running, running
 from tests.unit.server.web_parts import HttpResponse, post, read_response
 from tsd.server.http.bodies import MAX_JSON_BYTES
+
+# Arrays that are nested too deeply for Python. Since 3.14 that takes bodies which are too long for some paths, and
+# members that are not read have no limit.
+DEEP, SHORT = (2_000, True) if sys.version_info < (3, 14) else (200_000, False)
 
 
 @pytest.fixture
@@ -113,17 +118,14 @@ async def test_bound_beyond_a_double_is_refused(daemon: Running) -> None:
 @pytest.mark.parametrize(
     ("path", "status"),
     [
-        ("/api/search/lookup", 500),  # as in OpenTSDB
-        ("/api/query/exp", 500),
+        ("/api/query/exp", 500),  # as in OpenTSDB
         ("/api/query/exp?corrected", 400),
         ("/api/query", 400),
-        ("/api/query/last", 400),
-        ("/api/suggest", 400),
-        ("/api/put", 400),
+        *(SHORT * [("/api/search/lookup", 500), ("/api/query/last", 400), ("/api/suggest", 400), ("/api/put", 400)]),
     ],
 )
 async def test_deep_nesting_is_named_as_the_mistake(path: str, status: int, daemon: Running) -> None:
-    response = await post_body(daemon, path, b'[{"value":' + b"[" * 2000)
+    response = await post_body(daemon, path, b'[{"value":' + b"[" * DEEP)
     error = response.json["error"]
     assert response.status == error["code"] == status
     wanted = "got arrays or objects nested too deeply, wanted fewer levels"

@@ -18,6 +18,7 @@ UNREADABLE: Kept = ((PATH,),)  # of text that is no JSON
 POINTS = "datapoints"
 SINGLE = ("time", "timestamp", "value")  # members of a metric that are a point
 _BEGIN, _END = b'"datapoints":[', b"]}"
+_SPACES = bytes.maketrans(b"\n\r", b"  ")  # in place of ends of lines, which JSON has between its parts only
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -78,7 +79,7 @@ def split_items(points: Any) -> list[bytes]:
     """Return the JSON of each item of an array. Raise DecodeError."""
     if isinstance(points, list):
         return [encode(one) for one in points]
-    return [bytes(one) for one in _items.decode(msgspec.json.format(bytes(points), indent=-1))]
+    return [encode(one) for one in _items.decode(bytes(points))]
 
 
 def _joined(members: Mapping[str, Any]) -> bytes:
@@ -89,10 +90,10 @@ def encode(value: Any) -> bytes:
     """Return a value in one line of JSON, numbers as written.
 
     >>> encode([Number("1.50"), None, "x"]), encode(msgspec.Raw(b"[1.50, 2]"))
-    (b'[1.50,null,"x"]', b'[1.50,2]')
+    (b'[1.50,null,"x"]', b'[1.50, 2]')
     """
     if isinstance(value, msgspec.Raw):
-        return msgspec.json.format(bytes(value), indent=-1)
+        return bytes(value).translate(_SPACES)
     return msgspec.json.encode(_with_numbers(value))
 
 
