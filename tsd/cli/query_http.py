@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, unquote, urlencode, urlsplit
 
 import click
 
+from tsd.config.certificate_files import client_context
 from tsd.errors import TsdError
 
 TOKEN = "TSD_TOKEN"  # noqa: S105 - the variable's name
@@ -20,10 +21,9 @@ def ask(url: str, params: Sequence[tuple[str, str]], timeout_s: float) -> bytes:
     """Return the body of the answer of /api/query below `url`. Raise TsdError, and UsageError for a malformed URL."""
     parts = split_url(url)
     headers = _credentials(parts)
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     path = f"{parts.path.rstrip('/')}/api/query?{urlencode(params)}"
     try:
-        connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+        connection = _connection(parts, timeout_s)
         try:
             connection.request("GET", path, headers=headers)
             response = connection.getresponse()
@@ -41,6 +41,12 @@ def ask(url: str, params: Sequence[tuple[str, str]], timeout_s: float) -> bytes:
     if response.status != 200:
         raise TsdError(f"{shown(parts)}: {response.status}: {_message(body) or response.reason}")
     return body
+
+
+def _connection(parts: SplitResult, timeout_s: float) -> HTTPConnection:
+    if parts.scheme == "http":
+        return HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
+    return HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout_s, context=client_context())
 
 
 def split_url(url: str) -> SplitResult:

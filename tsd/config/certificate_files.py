@@ -33,6 +33,15 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> Non
             raise
 
 
+def client_context(authority: str = "") -> ssl.SSLContext:
+    """Return the settings of a client that trusts the authorities in a file, or those of the system. Raise TsdError."""
+    with named_errors(authority):
+        context = ssl.create_default_context(cafile=authority or None)
+    # Since Python 3.13 it refuses authorities without key usage: those of `openssl req -x509` and of keytool.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
 @contextmanager
 def named_errors(name: str) -> Iterator[None]:
     """Raise the block's errors of files and of OpenSSL as TsdErrors that begin with a name."""

@@ -43,7 +43,7 @@ from cassandra.protocol import (
 )
 from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedStatement
 
-from tsd.config.certificate_files import load_certificate, named_errors
+from tsd.config.certificate_files import client_context, load_certificate
 from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError, TsdError
 from tsd.store.cassandra.clocks import NodeTime
 from tsd.store.cassandra.protocol import EncodedRows, Handler, decoded_rows, raw_rows
@@ -347,8 +347,7 @@ def _tls(contact: Contact) -> ssl.SSLContext | None:
     """Return the TLS settings, None without TLS. Raise TsdError."""
     if not contact.ca_file:
         return None
-    with named_errors(contact.ca_file):
-        context = ssl.create_default_context(cafile=contact.ca_file)
+    context = client_context(contact.ca_file)
     context.check_hostname = contact.checks_names
     if contact.certificate_file:
         load_certificate(context, contact.certificate_file, contact.key_file)
