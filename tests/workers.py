@@ -25,7 +25,8 @@ def tied_workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
     ctypes.CDLL(None).prctl(CHILD_SUBREAPER, 1)  # processes of killed workers are waited for
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="workers-") as folder:
-        pool, killed = ProcessPoolExecutor(jobs, initializer=_begin, initargs=(folder,)), list[int]()
+        fork = multiprocessing.get_context("fork")  # a worker is a child of this process: the kernel ends it
+        pool, killed = ProcessPoolExecutor(jobs, fork, initializer=_begin, initargs=(folder,)), list[int]()
         try:
             yield pool
         except BaseException:

@@ -86,7 +86,8 @@ def test_package_has_all_files(package: Path, program: Callable[[str], Path]) ->
     assert re.search(r"^ Depends: python3 \(>= 3\.\d+\), python3 \(<< 3\.\d+\), ", info, re.MULTILINE)
 
 
-def test_install_works_and_removal_keeps_data(package: Path, tmp_path: Path) -> None:
+def test_install_works_and_removal_keeps_data(package: Path, tmp_path: Path, program: Callable[[str], Path]) -> None:
+    program("systemd-sysusers")
     root = tmp_path / "root"
     root.mkdir()
     script = INSTALL + NAMELESS + USE
@@ -155,6 +156,7 @@ class Machine:
 
 def test_upgrade_restarts_and_removal_stops_the_service(tmp_path: Path, program: Callable[[str], Path]) -> None:
     program("dpkg-deb")
+    program("systemd-sysusers")
     machine = Machine(tmp_path)
     output, calls = machine.dpkg("--install", machine.package("1"))
     assert calls == ["daemon-reload"]
@@ -200,6 +202,7 @@ def test_upgrade_restarts_and_removal_stops_the_service(tmp_path: Path, program:
 
 def test_install_in_image_starts_no_service(tmp_path: Path, program: Callable[[str], Path]) -> None:
     program("dpkg-deb")
+    program("systemd-sysusers")
     machine = Machine(tmp_path)
     (machine.root / "run/systemd/system").rmdir()
     for words in (("--install", machine.package("1")), ("--install", machine.package("2")), ("--purge", "tsd")):

@@ -20,7 +20,7 @@ from tests.faults.process import command, served, words_of
 from tests.faults.torture_run import torture
 from tests.peers.bigtable import RunningBigtable
 from tests.peers.hbase import RunningHbase
-from tests.peers.needs import full_run
+from tests.peers.needs import full_run, need_peer
 from tests.peers.tables import FAMILIES
 from tsd.cli.torture.environment import Setup
 from tsd.cli.torture.faults import Round
@@ -134,6 +134,7 @@ async def test_torture_bigtable(bigtable: RunningBigtable, tmp_path: Path) -> No
 @pytest.mark.slow
 async def test_torture_pauses_an_emulator(tmp_path: Path) -> None:
     """One of its own: others use the emulator of the test run."""
+    need_peer("bigtable")
     work = tmp_path / "work"
     work.mkdir()
     alone = RunningBigtable(tmp_path / "emulator")

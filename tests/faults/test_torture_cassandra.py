@@ -8,6 +8,7 @@ import pytest
 from tests.e2e.command import ROOT, on_cassandra
 from tests.faults.torture_run import torture
 from tests.peers.cassandra import RunningCassandra
+from tests.peers.needs import need_peer
 
 
 async def test_torture_cassandra(cassandra: RunningCassandra, tmp_path: Path) -> None:
@@ -20,6 +21,7 @@ async def test_torture_cassandra(cassandra: RunningCassandra, tmp_path: Path) ->
 @pytest.mark.slow
 async def test_torture_kills_a_node(tmp_path: Path) -> None:
     """One of its own. Two rounds share a kill, or each has one."""
+    need_peer("cassandra")
     work = tmp_path / "work"
     work.mkdir()
     own = RunningCassandra(tmp_path / "cassandra", "--durable")

@@ -194,9 +194,9 @@ def differing(found: Groups, expected: Groups) -> Iterator[tuple[Tags, int, obje
     for tags in found.keys() | expected.keys():
         ours, theirs = found.get(tags, {}), expected.get(tags, {})
         for at in ours.keys() | theirs.keys():
-            both = ours.get(at), theirs.get(at)
-            if None in both or not math.isclose(*map(float, filter(None.__ne__, both)), rel_tol=1e-9, abs_tol=1e-9):
-                yield tags, at, *both
+            our, their = ours.get(at), theirs.get(at)
+            if our is None or their is None or not math.isclose(float(our), float(their), rel_tol=1e-9, abs_tol=1e-9):
+                yield tags, at, our, their
 
 
 class Judge:

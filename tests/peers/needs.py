@@ -75,6 +75,7 @@ PACKAGES = {
     "promtool": "prometheus",
     "systemd-analyze": "systemd",
     "systemd-socket-activate": "systemd",
+    "systemd-sysusers": "systemd-standalone-sysusers",
     "vmctl": "victoria-metrics",
 }
 
