@@ -8,7 +8,7 @@ import codecs
 import math
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -37,6 +37,7 @@ CHARSETS = frozenset(
 # Content codings by their names, and what some clients send in their place for a plain body.
 _CODINGS = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate", "x-deflate": "deflate"}
 _NO_CODINGS = ("", "identity", "utf-8", "utf8")
+GZIP_TYPE = "application/gzip"  # a content type that stands for a coding
 MAX_CODINGS = 3  # of one body: each takes as long as the body is large
 _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 TOO_LARGE, UNSUPPORTED, OVERLOADED = 413, 415, 503
@@ -252,6 +253,19 @@ def content_codings(value: str) -> list[str]:
         details = f"got Content-Encoding: {value[:100]}, wanted gzip, deflate, up to {MAX_CODINGS} of them, or none"
         raise Refused(UNSUPPORTED, "Unsupported Media Type", details, (("Accept-Encoding", "gzip, deflate"),))
     return [_CODINGS[name] for name in reversed(names)]
+
+
+async def decoded(body: bytes, headers: Mapping[str, str], limit: int, reservation: Reservation) -> bytes:
+    """Return a body decompressed and in UTF-8. Raise Refused."""
+    if not body:
+        return b""
+    content_type = headers.get("content-type", "")
+    codings = content_codings(headers.get("content-encoding", ""))
+    if not codings and content_type.partition(";")[0].strip().lower() == GZIP_TYPE:
+        codings = ["gzip"]  # how KairosDB's clients send it
+    for coding in codings:
+        body = await decompressed(body, coding, limit, reservation)
+    return await as_utf8(body, content_type, limit)
 
 
 async def decompressed(body: bytes, coding: str, limit: int, reservation: Reservation) -> bytes:

@@ -21,9 +21,8 @@ from tsd.server.http.bodies import (
     MIN_BYTES_PER_S,
     MemoryBudget,
     Reservation,
-    as_utf8,
     content_codings,
-    decompressed,
+    decoded,
     too_large,
 )
 from tsd.server.http.disconnects import PROBE_S, DisconnectWatch, probe_until_reset
@@ -59,7 +58,6 @@ PATIENT_S = 1  # a client that sends points no more often does not notice a shor
 TIMED_OUT = 408
 BODILESS = (204, 304)
 _BODY_HEADERS = frozenset(("content-length", "transfer-encoding", "expect"))
-GZIP_TYPE = "application/gzip"  # a content type that stands for a coding
 
 TOO_SLOW = Refused(TIMED_OUT, "Request Timeout", "The request was not complete in time")
 # An HTML page even under /api, as in OpenTSDB.
@@ -354,7 +352,7 @@ class HttpConnection:
             return b""
         if plain is not None and plain.stop <= len(self._input):
             await self._reserve_body(headers, reservation)
-            return await self._decoded(plain.body, headers, reservation)
+            return await decoded(plain.body, headers, self._limits.body, reservation)
         self._head_bytes = sum(len(name) + len(value) + HEADER_OVERHEAD for name, value in headers.items())
         self._peer.report_partial_input(self._head_bytes)
         try:
@@ -366,19 +364,7 @@ class HttpConnection:
             self._peer.report_partial_input(0)
         body = bytes(received)
         del received
-        return await self._decoded(body, headers, reservation)
-
-    async def _decoded(self, body: bytes, headers: Mapping[str, str], reservation: Reservation) -> bytes:
-        """Return a body decompressed and in UTF-8. Raise Refused."""
-        if not body:
-            return b""
-        content_type = headers.get("content-type", "")
-        codings = content_codings(headers.get("content-encoding", ""))
-        if not codings and content_type.partition(";")[0].strip().lower() == GZIP_TYPE:
-            codings = ["gzip"]  # how KairosDB's clients send it
-        for coding in codings:
-            body = await decompressed(body, coding, self._limits.body, reservation)
-        return await as_utf8(body, content_type, self._limits.body)
+        return await decoded(body, headers, self._limits.body, reservation)
 
     async def _receive_body(self, reservation: Reservation) -> bytearray:
         """Return the body as sent."""
