@@ -163,6 +163,7 @@ def _clients(snapshot: DaemonStats) -> Iterator[Stat]:
     yield Stat("clients.closed", snapshot.listener.unauthenticated, "reason=unauthenticated")
     yield Stat("clients.closed", snapshot.listener.over_partial_input_limit, "reason=partial-input")
     yield Stat("clients.closed", snapshot.listener.missing_proxy_header, "reason=missing-proxy-header")
+    yield Stat("clients.closed", snapshot.web.not_http, "reason=not-http")
     yield Stat("clients.partial-input-bytes", snapshot.listener.partial_input_bytes)
     yield Stat("rejected.kept", snapshot.rejected.kept)
     yield Stat("rejected.dropped", snapshot.rejected.dropped)

@@ -16,6 +16,7 @@ import h11
 import trio
 
 from tsd.errors import Refused
+from tsd.lazy import LazyLogger
 from tsd.server.http import bodies, pages
 from tsd.server.http.bodies import (
     MIN_BYTES_PER_S,
@@ -46,6 +47,8 @@ from tsd.server.peer import Peer
 from tsd.server.replies import SlowConsumer
 from tsd.server.telnet import LOGIN_TIMEOUT_S
 from tsd.server.tls import has_disconnected, socket_of
+
+log = LazyLogger(__name__)
 
 REPEATED_BYTES = 1024  # the longest request that is kept to recognize the same bytes
 UNCHUNKED_BYTES = 8192  # OpenTSDB's limit of a body if `tsd.http.request.enable_chunked` is off
@@ -124,6 +127,7 @@ class HttpConnection:
         with suppress(_ConnectionEnded):
             first = await self._first_line(first)
             if REQUEST_LINE.fullmatch(first.partition(b"\n")[0]) is None:
+                self._note_not_http()
                 return
             self._input = first
             await self._watch.run_with(self._serve_all)
@@ -136,12 +140,12 @@ class HttpConnection:
             self._deadline = math.inf
 
     async def _first_line(self, first: bytes) -> bytes:
-        """Return input that contains the whole first line, or all input if it ends earlier or is too long."""
+        """Return input that contains the whole first line, or all input if that is too long."""
         try:
             while b"\n" not in first and len(first) < MAX_HEAD_BYTES:
                 self._peer.report_partial_input(len(first))
                 if not (more := await self._receive_in_time()):
-                    break
+                    raise _ConnectionEnded
                 first += more
             if b"\n" not in first:
                 check_line(first)
@@ -171,6 +175,7 @@ class HttpConnection:
             await self._answer(*read_head(event))
         except h11.RemoteProtocolError as error:
             if (refused := refusal_of(error)) is None:
+                self._note_not_http()
                 return False
             await self._send_last(refused)
         except Refused as error:
@@ -178,6 +183,11 @@ class HttpConnection:
         except trio.TooSlowError:
             await self._send_last(TOO_SLOW)
         return self._both_done()
+
+    def _note_not_http(self) -> None:
+        """Note that the connection is closed because its input is not HTTP, such as lines after a request."""
+        self._stats.not_http += 1
+        log.warning("connection.closed", reason="not_http", peer=self._peer.name)
 
     def _both_done(self) -> bool:
         """Return whether h11 can begin another request."""

@@ -43,6 +43,7 @@ class RequestStats:
     def __init__(self) -> None:
         self.requests = 0
         self.puts = 0  # requests that write points
+        self.not_http = 0  # connections that were closed because their input is not HTTP
         self.client_disconnects = 0  # queries cancelled because the client disconnected
         self.queries = Counter({"invalid_requests": 0, "exceptions": 0, "success": 0})
         self.latencies = RecentLatencies()
@@ -66,6 +67,7 @@ class HttpStatistics(NamedTuple):
 
     requests: int
     puts: int
+    not_http: int
     client_disconnects: int
     queries: Mapping[str, int]
     latencies: RecentLatencies

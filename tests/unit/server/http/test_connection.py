@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from tests.running import Client, Running, running
 from tests.unit.server.web_parts import LIMITS, Served, chunked, echo, get, post, read_response, serving
@@ -165,9 +166,13 @@ async def test_head_gets_no_body(served: Served) -> None:
     ],
 )
 async def test_near_http_input_is_closed_without_a_reply(daemon: Running, text: bytes) -> None:
+    with capture_logs() as logs:
+        async with daemon.client() as client:
+            await client.send(text)
+            assert await client.read_to_end() == b""
+    assert [line["reason"] for line in logs if line["event"] == "connection.closed"] == ["not_http"]
     async with daemon.client() as client:
-        await client.send(text)
-        assert await client.read_to_end() == b""
+        assert (await client.stats())["clients.closed reason=not-http"] == 1
     assert await daemon.send_lines(b"put m 1500000000 1 a=b\n") == b"synced 1\n"
 
 
