@@ -25,6 +25,7 @@ OURS = (
     "auth.",
     "tls.",
     "http.client-disconnects",
+    "http.errors",
     "http.body-bytes",
 )
 

@@ -76,6 +76,7 @@ METRICS: dict[str, MetricType | None] = {
     "http.client-disconnects": MetricType(
         "http_client_disconnects", "Requests that ended because the client disconnected."
     ),
+    "http.errors": MetricType("http_errors", "Error responses, also to requests that were not read."),
     "http.body-bytes": _gauge("http_body_bytes", "Memory held by request bodies."),
     "uid.cache-hit": MetricType("uid_cache_hits", "Names and UIDs found in memory."),
     "uid.cache-miss": MetricType("uid_cache_misses", "Names and UIDs looked up in the store."),

@@ -150,6 +150,8 @@ def _ledger(snapshot: DaemonStats) -> Iterator[Stat]:
     yield Stat("telnet.truncated-lines", snapshot.truncated_lines)
     yield Stat("ingest.backpressure", int(snapshot.backpressure))
     yield Stat("http.client-disconnects", snapshot.web.client_disconnects)
+    for status, count in sorted(snapshot.web.errors.items()):
+        yield Stat("http.errors", count, f"status={status}")
     yield Stat("http.body-bytes", snapshot.web.body_bytes)
 
 

@@ -264,6 +264,7 @@ class HttpServer:
         return HttpStatistics(
             requests=request_stats.requests,
             puts=request_stats.puts,
+            errors=dict(request_stats.errors),
             not_http=request_stats.not_http,
             client_disconnects=request_stats.client_disconnects,
             queries=dict(request_stats.queries),

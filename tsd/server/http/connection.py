@@ -91,7 +91,7 @@ class _ConnectionEnded(Exception):
     """The client has disconnected or does not speak HTTP: no response can be sent."""
 
 
-class _ChunkedDisabled(Exception):
+class _ChunkedDisabled(Refused):
     """A body of unknown length, or a large one, while `tsd.http.request.enable_chunked` is off."""
 
 
@@ -216,7 +216,8 @@ class HttpConnection:
             with self._budget.reserve(decision.sender.address_client.name) as reservation:
                 try:
                     body = await self._read_body(headers, reservation)
-                except (Refused, _ChunkedDisabled) as error:
+                except Refused as error:
+                    log.warning("request.refused", error=error.details or error.message, peer=self._peer.name)
                     refused = NOT_CHUNKED if isinstance(error, _ChunkedDisabled) else self._router.refuse(error, target)
                     refused = replace(refused, headers=(*refused.headers, *decision.headers))
                     await self._send(refused, headers, last=not self._is_complete())
@@ -417,7 +418,7 @@ class HttpConnection:
         if not self._limits.chunked and (
             length > UNCHUNKED_BYTES or "transfer-encoding" in headers or "expect" in headers
         ):
-            raise _ChunkedDisabled
+            raise _ChunkedDisabled(BAD_REQUEST, "Chunked request not supported.")
         if length > self._limits.body:
             raise too_large(self._limits.body)
         if length and not reservation.take_nowait(length):
@@ -471,6 +472,7 @@ class HttpConnection:
     async def _send_last(self, error: Refused) -> None:
         """Send an error for an incomplete request. Raise _ConnectionEnded."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            log.warning("request.refused", error=error.details or error.message, peer=self._peer.name)
             headers = self._headers or read_origin(self._unread)
             await self._send(self._router.refuse_early(error, headers), {}, last=True)
         raise _ConnectionEnded
@@ -479,6 +481,7 @@ class HttpConnection:
         self, response: Response, request_headers: Mapping[str, str], *, last: bool = False, is_script: bool = False
     ) -> None:
         """Send a response, compressed if the request's headers allow it."""
+        self._stats.count_status(response.status)
         if last or not isinstance(response.body, bytes):
             self._pass_to_h11()
         hsts_s = self._limits.hsts_s if self._peer.is_encrypted else 0

@@ -43,12 +43,18 @@ class RequestStats:
     def __init__(self) -> None:
         self.requests = 0
         self.puts = 0  # requests that write points
+        self.errors: Counter[int] = Counter()  # error responses by status
         self.not_http = 0  # connections that were closed because their input is not HTTP
         self.client_disconnects = 0  # queries cancelled because the client disconnected
         self.queries = Counter({"invalid_requests": 0, "exceptions": 0, "success": 0})
         self.latencies = RecentLatencies()
         self.graph_latencies = RecentLatencies()
         self.durations = {kind: Latency() for kind in ("put", "query", "other")}
+
+    def count_status(self, status: int) -> None:
+        """Count a response, of a request that was not read, too."""
+        if status >= BAD_REQUEST:
+            self.errors[status] += 1
 
     def record(self, key: str, status: int, took_ms: float) -> None:
         """Add one answered request to the endpoint `key`."""
@@ -67,6 +73,7 @@ class HttpStatistics(NamedTuple):
 
     requests: int
     puts: int
+    errors: Mapping[int, int]  # by status
     not_http: int
     client_disconnects: int
     queries: Mapping[str, int]

@@ -244,6 +244,26 @@ async def test_invalid_second_request_gets_an_error(served: Served) -> None:
         assert await client.read_to_end() == b""
 
 
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (post("/api/put", b"text", "Content-Encoding: gzip"), 400),
+        (post("/api/put", b"text", "Content-Encoding: br"), 415),
+        (get("/api/put", "Content-Length: 99999999", method="POST"), 413),
+        (get("/api/put", *["A: b"] * 2000, method="POST"), 431),
+        (get("/api/put", "Transfer-Encoding: gzip", method="POST"), 501),
+    ],
+)
+async def test_request_that_is_not_read_is_counted_and_logged(daemon: Running, request_: bytes, status: int) -> None:
+    with capture_logs() as logs:
+        async with daemon.client() as client:
+            await client.send(request_)
+            assert (await read_response(client)).status == status
+    assert [line["log_level"] for line in logs if line["event"] == "request.refused"] == ["warning"]
+    async with daemon.client() as client:
+        assert (await client.stats())[f"http.errors status={status}"] == 1
+
+
 @pytest.mark.parametrize("text", [b"G", b"GET / HT", b"GET / HTTP/1.1\r\n", post("/echo", b"whole")[:-1]])
 async def test_incomplete_request_gets_no_answer(served: Served, text: bytes) -> None:
     async with served.client() as client:
