@@ -374,6 +374,7 @@ class Listener:
         if self._tls is not None:  # before the handshake, which may wait for the limiter
             with self._login_timeout(connection):
                 await trio.lowlevel.wait_readable(stream.socket)
+            connection.peer.idle_since = None  # a handshake has its own time limit, which is extended for its waits
         accepted = stream if self._tls is None else await self._tls.accept(stream, connection.peer.address)
         if accepted is None:
             return
