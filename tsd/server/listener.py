@@ -112,6 +112,7 @@ class PartialInputBudget:
 
 
 READ_BYTES = 256 << 10  # of one read of a socket: agents send the points of a round at once
+FIRST_BYTES = 4 << 10  # of the first read that go to a handler at once: its callers keep them while it runs
 RECORD_BYTES = 16 << 10  # of one read with TLS: a record has no more
 PROMPT_READS = 2  # of a connection: clients send their first input at once, and some then end it
 QUERY_PAUSE_S = 60  # without a query, after which only agents are expected to connect
@@ -413,10 +414,14 @@ class Listener:
         peer = connection.peer
         was_emptied = True  # the last read returned all that the socket had, or there was none
         prompt_reads = PROMPT_READS  # that are still to come
+        rest = b""  # of the first read
         now = trio.lowlevel.current_clock().current_time  # a third of what `trio.current_time` takes
 
         async def receive() -> bytes:
-            nonlocal was_emptied, prompt_reads
+            nonlocal was_emptied, prompt_reads, rest
+            if rest:
+                data, rest = rest, b""
+                return data
             peer.idle_since = now()
             if not isinstance(stream, trio.SocketStream):
                 data = bytes(await stream.receive_some(RECORD_BYTES))
@@ -439,6 +444,10 @@ class Listener:
             first = await receive()
         if not first:
             return
+        if len(first) > FIRST_BYTES:
+            # Within a line: a telnet session that is not between lines receives here, and not in the multiplexer.
+            size = FIRST_BYTES - first.endswith(b"\n", 0, FIRST_BYTES)
+            first, rest = first[:size], first[size:]
         if first[0] in CAPITALS:
             await self._serve_http(stream, first, receive, peer)
         elif self._authenticator.is_allowed(peer.address):  # an HTTP proxy may not be allowed itself
