@@ -114,8 +114,8 @@ class PartialInputBudget:
 READ_BYTES = 256 << 10  # of one read of a socket: agents send the points of a round at once
 FIRST_BYTES = 4 << 10  # of the first read that go to a handler at once: its callers keep them while it runs
 RECORD_BYTES = 16 << 10  # of one read with TLS: a record has no more
-PROMPT_READS = 2  # of a connection: clients send their first input at once, and some then end it
-QUERY_PAUSE_S = 60  # without a query, after which only agents are expected to connect
+PROMPT_READS = 2  # of a new connection that do not wait first: most clients send at once, and some then close
+QUERY_PAUSE_S = 60  # after this time without a query, new connections are expected to be of agents, which may wait
 CHECKS_PER_TIMEOUT = 4  # of idle connections
 LAST_ACCEPTS_S = 1  # at a stop, for connections that wait: a busy event loop takes long to accept them
 LINGER_S = 2  # for a client that is still sending to receive its last responses

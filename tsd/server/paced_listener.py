@@ -4,7 +4,8 @@ To wake the event loop for each connection takes more CPU time than to read its 
 coming, and no client queried lately, they wait in the kernel for a moment, and are then served together.
 
 A client that connects again within a second, such as a script that sends one point after the other, would wait each
-time. After one of these no connection waits for a minute. Clients behind one proxy look like this, too.
+time. So for a minute after such a client no connection waits. Clients behind one proxy have one address, and count as
+such a client, too.
 """
 
 import math
@@ -15,9 +16,9 @@ import trio
 
 from tsd.server.shared_waits import INTERVAL_S, STEADY
 
-MOST = 32  # connections that were accepted together: after more, the event loop is awake in any case
+MOST = 32  # connections of a group: after a larger one the next connection does not wait, as a wait would save little
 AGAIN_S = 1  # a client that connects again within this time is in a hurry
-HURRY_S = 60  # without such a client, after which connections may wait
+HURRY_S = 60  # connections do not wait for so long after a client in a hurry
 
 
 class PacedListener(trio.abc.Listener[trio.SocketStream]):
@@ -33,11 +34,12 @@ class PacedListener(trio.abc.Listener[trio.SocketStream]):
         self._listener = listener
         self.has_waiting = has_waiting
         self._may_rest = may_rest
-        self._begun_s = -math.inf  # when the first of the last group of connections was accepted
+        self._begun_s = -math.inf  # when the first connection of the last group was accepted
         self._count = 0  # connections of this group
-        self._is_steady = False
+        self._is_steady = False  # this group followed the one before closely
         self._addresses: set[str] = set()  # of clients that connected since `_since_s`
-        self._since_s = self._hurried_s = -math.inf
+        self._since_s = -math.inf
+        self._hurried_s = -math.inf  # when a client in a hurry last connected
 
     async def accept(self) -> trio.SocketStream:
         """Accept a connection."""

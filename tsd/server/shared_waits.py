@@ -1,8 +1,9 @@
 """Wake the tasks of many connections together.
 
-To wake the event loop for each of them takes more CPU time than to answer their requests one after the other: its data
-leaves the CPU's caches meanwhile. So a connection whose client sends points only every few seconds waits here. Its task
-is woken within an interval of the arrival of input, with the tasks of others. While little arrives it is woken at once.
+To wake the event loop for each of them takes more CPU time than to answer their requests one after the other: between
+two wakes the data of the event loop leaves the CPU's caches. So a connection whose client sends points more than a
+second apart waits here. While input of such connections keeps coming, a timer wakes the tasks of all that have input.
+Otherwise a task is woken at once.
 """
 
 import math

@@ -179,9 +179,9 @@ class TelnetSession:
         has_texts = self._translation is not None and self._translation.has_texts
         self._pattern = _RUN_WITH_TEXTS if has_texts else _RUN
         self._explain = unchanged if self._translation else legible
-        self._small_reads = 0  # consecutive reads of few valid put lines
+        self._small_reads = 0  # consecutive reads of few valid put lines, see SMALL_READS
         self._send_rate = SendRate()
-        self._has_waited = False  # for `sync`
+        self._has_waited = False  # the client has sent `sync`, and waits for its answers
         self._update_roles()
 
     def _update_roles(self) -> None:
