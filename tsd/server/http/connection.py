@@ -472,7 +472,8 @@ class HttpConnection:
     async def _send_last(self, error: Refused) -> None:
         """Send an error for an incomplete request. Raise _ConnectionEnded."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            log.warning("request.refused", error=error.details or error.message, peer=self._peer.name)
+            # Without details: those of h11 quote a header line, which may be a secret.
+            log.warning("request.refused", error=error.message, peer=self._peer.name)
             headers = self._headers or read_origin(self._unread)
             await self._send(self._router.refuse_early(error, headers), {}, last=True)
         raise _ConnectionEnded

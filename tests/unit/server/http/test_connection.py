@@ -264,6 +264,15 @@ async def test_request_that_is_not_read_is_counted_and_logged(daemon: Running, r
         assert (await client.stats())[f"http.errors status={status}"] == 1
 
 
+async def test_illegal_header_is_not_logged(daemon: Running) -> None:
+    with capture_logs() as logs:
+        async with daemon.client() as client:
+            await client.send(get("/api/put", "Authorization Bearer secret"))
+            assert (await read_response(client)).status == 400
+    assert "request.refused" in [line["event"] for line in logs]
+    assert "secret" not in str(logs)
+
+
 @pytest.mark.parametrize("text", [b"G", b"GET / HT", b"GET / HTTP/1.1\r\n", post("/echo", b"whole")[:-1]])
 async def test_incomplete_request_gets_no_answer(served: Served, text: bytes) -> None:
     async with served.client() as client:
