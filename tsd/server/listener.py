@@ -112,7 +112,8 @@ class PartialInputBudget:
 
 
 READ_BYTES = 256 << 10  # of one read of a socket: agents send the points of a round at once
-FIRST_BYTES = 4 << 10  # of the first read that go to a handler at once: its callers keep them while it runs
+KEPT_BYTES = 64 << 10  # of a first read that its handler's callers keep while it runs; of a longer one a part:
+FIRST_BYTES = 4 << 10
 RECORD_BYTES = 16 << 10  # of one read with TLS: a record has no more
 PROMPT_READS = 2  # of a new connection that do not wait first: most clients send at once, and some then close
 QUERY_PAUSE_S = 60  # after this time without a query, new connections are expected to be of agents, which may wait
@@ -444,7 +445,7 @@ class Listener:
             first = await receive()
         if not first:
             return
-        if len(first) > FIRST_BYTES:
+        if len(first) > KEPT_BYTES:
             # Within a line: a telnet session that is not between lines receives here, and not in the multiplexer.
             size = FIRST_BYTES - first.endswith(b"\n", 0, FIRST_BYTES)
             first, rest = first[:size], first[size:]

@@ -126,7 +126,7 @@ async def test_connection_over_the_limit_is_closed_and_counted(tmp_path: Path) -
 async def test_connection_keeps_no_memory_of_its_first_input(tmp_path: Path, keeps: str) -> None:
     """Agents send much at once when they connect again after an outage, and then stay connected."""
     line = b"put m %d 1 a=%s\n" % (T, b"b" * 900)
-    body = json.dumps({"metric": "m", "timestamp": T, "value": 1, "tags": {"a": "b"}}).encode().ljust(60_000)
+    body = json.dumps({"metric": "m", "timestamp": T, "value": 1, "tags": {"a": "b"}}).encode().ljust(200_000)
     sent = line * 200 if keeps == "telnet" else post("/api/put", body)
     async with running(tmp_path) as daemon, AsyncExitStack() as open_ones:
 
