@@ -50,7 +50,7 @@ def test_ready_when_listening(tmp_path: Path, notify_socket: NotifySocket) -> No
         ready = re.fullmatch(r"READY=1\nSTATUS=serving port (\d+)", notify_socket.receive())
         assert ready
         assert int(ready[1]) == daemon.port
-        until(lambda: daemon.stats()["ledger.stored"] == 20_000, "a replay")
+        daemon.await_stat("ledger.stored", 20_000)
         stats = daemon.stats()
         assert (stats["ledger.received"], stats["ledger.journaled"]) == (20_000, 0)
         assert daemon.stop() == 0
@@ -73,7 +73,7 @@ def test_replay_that_waits_for_store_does_not_delay_start(
             assert notify_socket.receive().startswith("READY=1\n")
             assert daemon.stats()["ledger.stored"] == 0
             proxy.mode = ProxyMode.PASS
-            until(lambda: daemon.stats()["ledger.stored"] == 2000, "a replay")
+            daemon.await_stat("ledger.stored", 2000)
             assert stored(tsd) == list(range(2000))
 
 
@@ -169,5 +169,5 @@ def test_unwritten_points_replayed_at_next_start(
         proxy.mode = ProxyMode.PASS
         later = tsd.but({"tsd.storage.hbase.thrift.timeout": "15000"})
         with later.serve() as daemon:
-            assert daemon.stats()["ledger.stored"] == 2000
+            daemon.await_stat("ledger.stored", 2000)  # a start does not wait for a long replay
             assert stored(later) == list(range(4000))
