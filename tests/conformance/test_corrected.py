@@ -5,6 +5,7 @@ import http.client
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -62,9 +63,7 @@ def read_examples() -> Iterator[Example]:
             yield read_request(request, title, theirs, corrected)
 
 
-NOW = str(now_ms() // 1000)
 [SETUP] = [lines for _, lines in read_blocks() if lines[0].startswith("put ")]
-POINTS = "".join(f"{line}\n" for line in SETUP if line.startswith("put ")).replace("NOW", NOW).encode()
 NOTES = [read_request(line) for line in SETUP if line.startswith("POST ")]
 EXAMPLES = list(read_examples())
 OF_ROLLUPS = [one for one in EXAMPLES if "ROLLUP" in one.title]  # test_rollup_sources queries a real OpenTSDB
@@ -78,6 +77,12 @@ ROLLUPS = json.dumps(
         ],
     }
 )
+
+
+@cache
+def now() -> str:
+    """Return the second in which the first of these tests began: tests may be collected hours before they run."""
+    return str(now_ms() // 1000)
 
 
 def fetch(port: int, one_example: Example) -> str:
@@ -96,7 +101,7 @@ def fetch(port: int, one_example: Example) -> str:
         return f"{response.status} {json.loads(text)['error']['message']}"
     if one_example.target == EXP:
         text = json.dumps(json.loads(text)["outputs"][0]["dps"], separators=(",", ":"))
-    return f"{response.status} {text}".replace(NOW, "NOW")
+    return f"{response.status} {text}".replace(now(), "NOW")
 
 
 @pytest.fixture(scope="module", params=["false", "true"])
@@ -110,7 +115,8 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def filled(folder: Path, settings: Mapping[str, str]) -> Iterator[int]:
     """Run a daemon with the page's points and annotations. Yield its port."""
     with Tsd(folder / "state", settings).serve() as serving:
-        assert serving.send_lines(POINTS) == b"synced %d\n" % POINTS.count(b"\n")
+        points = [f"{line}\n" for line in SETUP if line.startswith("put ")]
+        assert serving.send_lines("".join(points).replace("NOW", now()).encode()) == b"synced %d\n" % len(points)
         for note in NOTES:
             assert fetch(serving.port, note).startswith("200 ")
         yield serving.port
