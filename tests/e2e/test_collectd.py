@@ -149,6 +149,7 @@ def minute(hbase: RunningHbase, tmp_path_factory: pytest.TempPathFactory) -> Min
             after = stack.enter_context(embedded.serve())
             second.upstream = after.port
             await_seconds(first, SECONDS)
+            until(lambda: len(lines_of(second.sent()[len(cut) :])) > RESTART_AT, "lines after the restart")
         first.drain()
         second.drain()
         later = second.sent()[len(cut) :]
