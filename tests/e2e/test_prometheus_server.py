@@ -69,12 +69,17 @@ def test_prometheus_scrapes_all_metrics(served: Served, tmp_path: Path, program:
     with prometheus(program("prometheus"), tmp_path, served.port) as port:
         until(lambda: bool(fetch_values(port, "rate(tsd_cpu_seconds_total[1m])")), "two scrapes of the daemon")
         assert all(value == "1" for value in fetch_values(port, "tsd_ready"))
-        silent = [query for query in queries() if not fetch_values(port, query) and not query.endswith(SELDOM)]
-        silent = [query for query in silent if not query.startswith(ELSEWHERE)]
-        assert silent == []
-        groups = json.loads(get(port, "/api/v1/rules"))["data"]["groups"]
-        until(lambda: bool(json.loads(get(port, "/api/v1/rules"))["data"]["groups"][0]["lastEvaluation"]), "rules")
-        assert [rule["name"] for group in groups for rule in group["rules"] if rule.get("lastError")] == []
+        for query in queries():
+            if not query.endswith(SELDOM) and not query.startswith(ELSEWHERE):
+                until(lambda query=query: bool(fetch_values(port, query)), query)  # type: ignore[misc]
+        until(lambda: all(rule["health"] != "unknown" for rule in rules(port)), "an evaluation of each rule")
+        assert [rule["name"] for rule in rules(port) if rule["health"] != "ok"] == []
+
+
+def rules(port: int) -> list[dict[str, Any]]:
+    """Return the rules with the state of their last evaluation."""
+    groups = json.loads(get(port, "/api/v1/rules"))["data"]["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 def queries() -> list[str]:
