@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
+from scripts.peers.ports import pick
 from tests.browser import tab
 from tests.e2e.command import PATIENCE_S, Served, Tsd, until
 from tests.e2e.test_authentication import Accounts
@@ -413,8 +414,8 @@ def test_unknown_metric_is_named_in_the_error(daemon: Served, page: Page) -> Non
 @NEW_TAB
 def test_stopped_daemon_is_told_and_refresh_recovers(page: Page, tmp_path: Path) -> None:
     tsd, view = Tsd(tmp_path / "state"), without_library(page).context.new_page()
-    with tsd.serve() as first:
-        port = first.port
+    port = str(pick(0))  # no connection of the browser takes it while the daemon is away
+    with tsd.serve("--port", port) as first:
         first.send_lines(b"put m %d 1 a=b\n" % BASE)
         page.goto(address(first, graph("sum:m") + "&autoreload=1"))
         expect(page.locator("#curves tbody tr")).to_have_count(1)
@@ -426,7 +427,7 @@ def test_stopped_daemon_is_told_and_refresh_recovers(page: Page, tmp_path: Path)
     view.clock.fast_forward(60_000)
     view.locator("#message.error").wait_for()
     expect(view.locator("#daemon-content")).to_have_class("stale")
-    with tsd.serve("--port", str(port)):
+    with tsd.serve("--port", port):
         expect(told).to_have_count(0)
         expect(page.locator("#curves tbody tr")).to_have_count(1)
         view.clock.fast_forward(60_000)

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from scripts.peers.ports import pick
 from tests.e2e.command import HOST, PATIENCE_S, ROOT, Served, Tsd, until
 
 RULES = ROOT / "conf" / "prometheus" / "tsd.rules.yml"
@@ -100,9 +100,7 @@ def fetch_values(port: int, query: str) -> list[str]:
 @contextmanager
 def prometheus(server: Path, folder: Path, target: int) -> Iterator[int]:
     """Run a Prometheus that scrapes the daemon every second. Yield its port."""
-    with socket.socket() as free:
-        free.bind((HOST, 0))
-        port: int = free.getsockname()[1]
+    port = pick(0)
     job = {"job_name": "tsd", "static_configs": [{"targets": [f"{HOST}:{target}"]}]}
     settings = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.peers.ports import pick
 from tests.e2e.command import HOST, PATIENCE_S, ROOT, Served, Tsd, on_hbase, until
 from tests.e2e.inherited_sockets import bound_port, inheriting_daemon
 from tests.e2e.notify_socket import NotifySocket
@@ -150,8 +151,7 @@ def test_inherited_unix_socket_is_refused(tmp_path: Path, notify_socket: NotifyS
 
 
 def test_socket_activate_passes_the_served_socket(tmp_path: Path, program: Callable[[str], Path]) -> None:
-    with bound_port() as free:
-        port = free.getsockname()[1]
+    port = pick(0)
     command = [str(program("systemd-socket-activate")), "-l", f"{HOST}:{port}", "--fdname=tsd"]
     words = [sys.executable, "-m", "tsd", "serve", "--data", str(tmp_path / "state"), "--port", "1"]
     with subprocess.Popen([*command, *words], stderr=subprocess.PIPE, cwd=ROOT) as process:

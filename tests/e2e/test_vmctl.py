@@ -5,7 +5,6 @@ for each series and range of hours."""
 
 import http.client
 import json
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.peers.ports import pick
 from tests.e2e.command import HOST, PATIENCE_S, Tsd, on_hbase
 
 START_S = 1356998400  # an hour's start
@@ -66,9 +66,7 @@ def test_vmctl_migrates_every_point(tsd: Tsd, tmp_path: Path, program: Callable[
 @contextmanager
 def victoria_metrics(server: Path, folder: Path) -> Iterator[int]:
     """Run VictoriaMetrics. Yield its port."""
-    with socket.socket() as free:
-        free.bind((HOST, 0))
-        port: int = free.getsockname()[1]
+    port = pick(0)
     words = [server, f"-storageDataPath={folder}", f"-httpListenAddr={HOST}:{port}", "-retentionPeriod=100y"]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:

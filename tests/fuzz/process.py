@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bench.scaled import Timeline, words_of
+from scripts.peers.ports import pick
 from tests.fuzz.world import Sent
 
 COMMAND = (  # its arguments are a timeline and the words of a command
@@ -29,8 +30,7 @@ class Daemon:
 
     def __init__(self, folder: Path, timeline: Timeline, settings: Mapping[str, str]) -> None:
         self._folder, self.timeline = folder, timeline
-        with socket.create_server(("127.0.0.1", 0)) as chosen:
-            self._port = chosen.getsockname()[1]
+        self._port = pick(0)
         self._settings = {
             "tsd.network.port": str(self._port), "tsd.network.bind": "127.0.0.1", "tsd.log.level": "warning",
             "tsd.storage.path": str(folder / "state"), "tsd.access.anonymous": "read,write,admin", **settings,
