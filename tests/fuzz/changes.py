@@ -23,7 +23,7 @@ from tests.fuzz.forms import ask_otherwise, group_of, points_of
 from tests.fuzz.histograms import CONFIG, Histograms
 from tests.fuzz.notes import Notes
 from tests.fuzz.passing import PREFIX, Passing
-from tests.fuzz.process import Daemon
+from tests.fuzz.process import Client, Daemon
 from tests.fuzz.questions import (
     KEYS,
     METRICS,
@@ -105,7 +105,7 @@ class Judge:
         start_s = self._now_s() - self.dice.randrange(3 * DAY_S if metric == "days" else PAST_S)
         return start_s * 1000, (start_s + self.dice.choice([60, 600, 3600])) * 1000
 
-    def ask(self, daemon: Daemon) -> None:
+    def ask(self, daemon: Client) -> None:
         """Ask three questions, one after the other or at once, and several by one request, and for newest points. Raise
         AssertionError for another answer."""
         lacking = [at for at, one in enumerate(self._pool) if self._world.names.lack(self._world.names.spoken(one))]
@@ -140,7 +140,7 @@ class Judge:
 
     def compare(
         self,
-        daemon: Daemon,
+        daemon: Client,
         asked: list[Question],
         span_ms: tuple[int, int],
         *,
@@ -183,7 +183,7 @@ class Judge:
             answers = answers[len(expected) :]
         assert not answers, (answers[0], where)
 
-    def check_names(self, daemon: Daemon) -> None:
+    def check_names(self, daemon: Client) -> None:
         """Look for all names and series. Raise AssertionError if one is not found or has another name."""
         for kind, word in KINDS.items():
             status, text = daemon.request(f"/api/suggest?type={word}&max=10000")
@@ -201,7 +201,7 @@ class Judge:
         assert not lost, (lost, self.log[-9:])
         assert found <= known.keys(), (found - known.keys(), self.log[-9:])
 
-    def _ask_last(self, daemon: Daemon) -> None:
+    def _ask_last(self, daemon: Client) -> None:
         """Ask for the newest points of series, or of one series and more hours. A series without points in these hours
         may be left out, or have an older point that was sent last."""
         now_s, one, back_h = self._now_s(), self._world.any(), self.dice.choice([0, 0, 6, 90])

@@ -3,7 +3,7 @@
 import json
 import random
 
-from tests.fuzz.process import Daemon
+from tests.fuzz.process import Client, Daemon
 from tests.fuzz.questions import Series, is_close
 from tests.fuzz.world import HOUR_S, World
 
@@ -21,7 +21,7 @@ class Entities:
         found = json.loads(daemon.run("entity", "check", "--json"))
         assert (found["differences"], found["warnings"]) == (0, 0), found
 
-    def ask(self, daemon: Daemon) -> None:
+    def ask(self, daemon: Client) -> None:
         """Compare the points of an entity, and its newest ones. Raise AssertionError if they differ."""
         world, dice = self._world, self._dice
         name = dict(world.any().tags)["host"]

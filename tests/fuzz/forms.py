@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from tests.fuzz.process import Daemon
+from tests.fuzz.process import Client
 from tests.fuzz.questions import METRICS, Answer, Filter, Group, Question, differing
 from tests.fuzz.world import World
 from tests.query_vectors import Value
@@ -28,7 +28,7 @@ def points_of(dps: Mapping[str, Any] | list[tuple[int, Any]]) -> dict[int, Value
     return {int(at): math.nan if value in (None, "NaN") else value for at, value in pairs}
 
 
-def ask_otherwise(daemon: Daemon, dice: random.Random, world: World, one: Question, span_ms: Span) -> str:
+def ask_otherwise(daemon: Client, dice: random.Random, world: World, one: Question, span_ms: Span) -> str:
     """Ask a question, without what the form cannot have, by one of the forms. Return which. Raise AssertionError for
     another answer."""
     form = dice.choice(["gexp", "exp", "ascii"])
@@ -52,7 +52,7 @@ def ask_otherwise(daemon: Daemon, dice: random.Random, world: World, one: Questi
     return form
 
 
-def _ask_gexp(daemon: Daemon, dice: random.Random, one: Question, span_ms: Span, expected: Answer) -> None:
+def _ask_gexp(daemon: Client, dice: random.Random, one: Question, span_ms: Span, expected: Answer) -> None:
     """Ask by `gexp`. Raise AssertionError for another answer."""
     name, change = dice.choice([("scale({},3)", _scaled), ("absolute({})", abs)])
     asked = one.uri().replace("wildcard(*)", "*").replace("{}", "")
@@ -63,7 +63,7 @@ def _ask_gexp(daemon: Daemon, dice: random.Random, one: Question, span_ms: Span,
     _compare(found, {group: _changed(own, change) for group, own in expected.items()}, path)
 
 
-def _ask_exp(daemon: Daemon, one: Question, span_ms: Span, expected: Answer) -> None:
+def _ask_exp(daemon: Client, one: Question, span_ms: Span, expected: Answer) -> None:
     """Ask by `exp`, where all series are one group. Raise AssertionError for another answer."""
     metric = {"id": "a", "metric": one.metric, "aggregator": one.aggregator, "filter": "f"}
     times: dict[str, Any] = {
@@ -89,7 +89,7 @@ def _ask_exp(daemon: Daemon, one: Question, span_ms: Span, expected: Answer) -> 
     _compare({where: points_of(list(found.items()))}, {where: wanted}, body)
 
 
-def _ask_ascii(daemon: Daemon, one: Question, span_ms: Span, expected: Answer) -> None:
+def _ask_ascii(daemon: Client, one: Question, span_ms: Span, expected: Answer) -> None:
     """Ask by `/q?ascii`, which also answers points before and after the range. Raise AssertionError for another
     answer."""
     start, end = (at // 1000 for at in span_ms)

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from tests.fuzz.forms import points_of
-from tests.fuzz.process import Daemon
+from tests.fuzz.process import Client
 from tests.fuzz.questions import Question, Series, is_close
 from tests.fuzz.world import HOUR_S, PAST_S, Buckets, World
 from tests.query_vectors import Value
@@ -35,7 +35,7 @@ class Histograms:
     def __init__(self, dice: random.Random, world: World) -> None:
         self._dice, self._world = dice, world
 
-    def send(self, daemon: Daemon) -> None:
+    def send(self, daemon: Client) -> None:
         """Send some, by telnet or over HTTP. Raise AssertionError for another answer."""
         found = [self._one() for _ in range(self._dice.choice([1, 3, 40]))]
         by_telnet = self._dice.random() < 0.5
@@ -59,7 +59,7 @@ class Histograms:
         world.histograms.setdefault(series.tsuid, {})[time_ms] = histogram
         return series, time_ms, histogram
 
-    def ask(self, daemon: Daemon, one: Question, span_ms: tuple[int, int]) -> bool:
+    def ask(self, daemon: Client, one: Question, span_ms: tuple[int, int]) -> bool:
         """Ask for the histograms of a question's series, unless they may expire, and return whether it was asked. Raise
         AssertionError if they differ."""
         asked = self._asked(one)

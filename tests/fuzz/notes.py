@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.fuzz.process import Daemon
+from tests.fuzz.process import Client
 from tests.fuzz.questions import Question
 from tests.fuzz.world import HOUR_S, World, note_ms
 
@@ -27,7 +27,7 @@ class Notes:
         self._dice, self._world, self._log = dice, world, log
         self._number = 0
 
-    def change(self, daemon: Daemon) -> None:
+    def change(self, daemon: Client) -> None:
         """Add, replace or delete annotations, one or several. Raise AssertionError for another answer."""
         match self._dice.choice(["one", "bulk", "delete", "delete_bulk", "one", "bulk"]):
             case "one":
@@ -64,7 +64,7 @@ class Notes:
         self._log(f"notes {list(found)}")
         return list(found.values())
 
-    def _delete_bulk(self, daemon: Daemon) -> None:
+    def _delete_bulk(self, daemon: Client) -> None:
         chosen = self._dice.sample(list(self._world.notes), min(3, len(self._world.notes)))
         tsuids = sorted({tsuid for tsuid, _ in chosen if tsuid != GLOBAL})
         is_global = any(tsuid == GLOBAL for tsuid, _ in chosen)
@@ -87,12 +87,12 @@ class Notes:
         # Those that may have expired are not counted.
         assert span_ms[0] < self._world.uncertain_ms() or deleted == len(gone), (deleted, gone)
 
-    def _expect(self, daemon: Daemon, method: str, path: str, body: object, expected: object) -> None:
+    def _expect(self, daemon: Client, method: str, path: str, body: object, expected: object) -> None:
         status, text = daemon.request(path, body, method)
         found = json.loads(text) if text else None
         assert (status, found) == (204 if expected is None else 200, expected), (status, text, expected)
 
-    def ask(self, daemon: Daemon, span_ms: tuple[int, int]) -> None:
+    def ask(self, daemon: Client, span_ms: tuple[int, int]) -> None:
         """Compare the annotations of a query's answer. Raise AssertionError if they differ."""
         world, one = self._world, self._world.any()
         asked = Question(one.metric, "none", usage="ROLLUP_RAW")
@@ -126,7 +126,7 @@ class Notes:
         if not without:
             self._list(daemon, span_ms)
 
-    def _list(self, daemon: Daemon, span_ms: tuple[int, int]) -> None:
+    def _list(self, daemon: Client, span_ms: tuple[int, int]) -> None:
         first_s, last_s = (at // 1000 for at in span_ms)
         status, text = daemon.request(f"/api/annotations?start_time={first_s}&end_time={last_s}")
         wanted = self._world.notes_of(GLOBAL, first_s * 1000, last_s * 1000)

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from urllib.parse import quote
 
-from tests.fuzz.process import Daemon
+from tests.fuzz.process import Client, Daemon
 
 PREFIX = "passing"  # of these names
 KEY = f"{PREFIX}.k"  # of tags
@@ -50,7 +50,7 @@ class Passing:
         self.ask(daemon)
         return done
 
-    def _put(self, daemon: Daemon, metric: str, host: str) -> None:
+    def _put(self, daemon: Client, metric: str, host: str) -> None:
         own = self._points.setdefault((metric, host), {})
         for _ in range(self._dice.choice([1, 5, 30])):
             ago_s = self._dice.choice([0, 0, 60, 3600, 7200]) + self._dice.randrange(100)
@@ -61,7 +61,7 @@ class Passing:
         self._metrics.add(metric)
         self._hosts.add(host)
 
-    def ask(self, daemon: Daemon) -> None:
+    def ask(self, daemon: Client) -> None:
         """Compare all points and names. Raise AssertionError if they differ."""
         for metric in self._all("m"):
             path = f"/api/query?start=3d-ago&end={self._now_s() + 10}&m=none:{quote(metric)}"

@@ -25,12 +25,51 @@ DEADLINE_S = 60.0
 LOG_CHARS = 5000  # of the daemon's log that are shown
 
 
-class Daemon:
-    """A daemon in a process of its own, and a telnet connection to it."""
+class Client:
+    """A telnet connection to a daemon, and requests over HTTP."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def connect(self) -> None:
+        """Open the telnet connection."""
+        self._telnet = socket.create_connection(("127.0.0.1", self._port), DEADLINE_S)
+
+    def close(self) -> None:
+        """Close the telnet connection."""
+        self._telnet.close()
+
+    def request(self, path: str, body: object = None, method: str = "") -> tuple[int, bytes]:
+        """Return status and body of the answer to a request, by default a GET or POST."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=DEADLINE_S)
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            connection.request(method or ("GET" if body is None else "POST"), path, data)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def send(self, points: list[Sent]) -> None:
+        """Send points, and return once they are on disk."""
+        self.send_lines("".join(f"put {point.line()}" for point in points))
+
+    def send_lines(self, lines: str) -> None:
+        """Send lines, and return once they are on disk."""
+        self._telnet.sendall(lines.encode() + b"sync\n")
+        answer = b""
+        while not answer.endswith(b"\n"):
+            answer += (data := self._telnet.recv(1 << 16))
+            assert data, answer
+        assert re.fullmatch(rb"synced \d+\n", answer), answer
+
+
+class Daemon(Client):
+    """A daemon in a process of its own."""
 
     def __init__(self, folder: Path, timeline: Timeline, settings: Mapping[str, str]) -> None:
         self._folder, self.timeline = folder, timeline
-        self._port = pick(0)
+        super().__init__(pick(0))
         self._settings = {
             "tsd.network.port": str(self._port), "tsd.network.bind": "127.0.0.1", "tsd.log.level": "warning",
             "tsd.storage.path": str(folder / "state"), "tsd.access.anonymous": "read,write,admin", **settings,
@@ -47,7 +86,7 @@ class Daemon:
         while not self._answers():
             assert time.monotonic() < deadline_s, "the daemon does not start"
             self.run_on(0.05)
-        self._telnet = socket.create_connection(("127.0.0.1", self._port), DEADLINE_S)
+        self.connect()
 
     def run_on(self, real_s: float) -> None:
         """Let it run for a time. Raise AssertionError if it ends."""
@@ -62,7 +101,7 @@ class Daemon:
 
     def end(self, number: signal.Signals) -> None:
         """End it by a signal. Raise AssertionError for tracebacks in its log."""
-        self._telnet.close()
+        self.close()
         self._process.send_signal(number)
         status, log = self._process.wait(DEADLINE_S), (self._folder / "log").read_text("utf-8", "replace")
         assert status in (0, -number), (status, log[-LOG_CHARS:])
@@ -91,30 +130,6 @@ class Daemon:
         self.run("copy", "--to", str(file))
         self._settings = settings
         self.start()
-
-    def request(self, path: str, body: object = None, method: str = "") -> tuple[int, bytes]:
-        """Return status and body of the answer to a request, by default a GET or POST."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=DEADLINE_S)
-        try:
-            data = None if body is None else json.dumps(body).encode()
-            connection.request(method or ("GET" if body is None else "POST"), path, data)
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
-
-    def send(self, points: list[Sent]) -> None:
-        """Send points, and return once they are on disk."""
-        self.send_lines("".join(f"put {point.line()}" for point in points))
-
-    def send_lines(self, lines: str) -> None:
-        """Send lines, and return once they are on disk."""
-        self._telnet.sendall(lines.encode() + b"sync\n")
-        answer = b""
-        while not answer.endswith(b"\n"):
-            answer += (data := self._telnet.recv(1 << 16))
-            assert data, answer
-        assert re.fullmatch(rb"synced \d+\n", answer), answer
 
     def run(self, *words: str, tries: int = 1, fails: bool = False) -> str:
         """Run a command; several times, as `tsd delete` asks for if points remain. Return what it prints.
