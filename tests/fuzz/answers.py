@@ -268,6 +268,7 @@ def settings_of(dice: random.Random) -> dict[str, str]:
         "tsd.storage.row_cache": dice.choice([str(64 << 20), str(64 << 20), "60000", "0"]),
         "tsd.query.cache_memory": dice.choice([str(64 << 20), str(64 << 20), "30000", "0"]),
         "tsd.storage.hold_open_hours": dice.choice(["true", "true", "false"]),
+        "tsd.ingest.memory_limit": dice.choice([str(512 << 20), str(16 << 20)]),  # points of a full hour are packed
         "tsd.storage.flush_interval": dice.choice(["10000", "30000"]),  # on HBase points of the longer one are held
     }
 

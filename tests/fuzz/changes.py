@@ -80,7 +80,8 @@ class Judge:
 
     def question(self) -> Question:
         """Return a new one."""
-        return question(self.dice, self._world.stored, for_rollups=self._for_rollups)
+        world = self._world
+        return question(self.dice, world.stored, for_rollups=self._for_rollups, may_be_explicit=world.asks_explicit)
 
     def span_ms(self, metric: str) -> tuple[int, int]:
         """Return start and end of a query."""

@@ -38,7 +38,8 @@ def ask_otherwise(daemon: Client, dice: random.Random, world: World, one: Questi
     if form == "exp":
         aggregator = "sum" if one.aggregator == "none" else one.aggregator
         one = replace(one, aggregator=aggregator, downsample="-".join(one.downsample.split("-")[:2]))
-    has_ms = one.metric == world.names.now["metric"][METRICS.index("fast")] or "ms-" in one.downsample
+    is_fast = one.metric == world.names.now["metric"][METRICS.index("fast")]
+    has_ms = is_fast or world.has_ms or "ms-" in one.downsample
     if world.names.lack(one) or not world.is_certain(one, span_ms) or "0all" in one.downsample or has_ms:
         return "other forms left out"
     expected = one.answer(world.stored, span_ms)

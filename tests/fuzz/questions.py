@@ -258,7 +258,9 @@ class Names:
         )
 
 
-def question(dice: random.Random, series: Iterable[Series], *, for_rollups: bool) -> Question:
+def question(
+    dice: random.Random, series: Iterable[Series], *, for_rollups: bool, may_be_explicit: bool = True
+) -> Question:
     """Return a sub query; `for_rollups`: mostly one that rollups can answer."""
     metric = dice.choice(["days"] * (9 if for_rollups else 2) + METRICS)
     downsample = rate = zone = usage = ""
@@ -283,7 +285,7 @@ def question(dice: random.Random, series: Iterable[Series], *, for_rollups: bool
     keys = dice.sample(KEYS_OF[metric], dice.choice([1, 1, len(KEYS_OF[metric])]))
     filters = tuple(Filter(key, *dice.choice(EXPRESSIONS[key]), dice.random() < 0.5) for key in keys)
     # With several literals of two keys OpenTSDB loses series.
-    explicit = dice.random() < 0.1 and sum("|" in one.text for one in filters) < len(KEYS) - 1
+    explicit = may_be_explicit and dice.random() < 0.1 and sum("|" in one.text for one in filters) < len(KEYS) - 1
     return Question(metric, plain.aggregator, downsample, rate, filters, explicit, usage=usage, zone=zone)
 
 

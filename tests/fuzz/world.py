@@ -53,6 +53,8 @@ class World:
         self.names = Names()
         self.sent_ms: dict[tuple[str, int], int] = {}  # when points of a TSUID and time were sent
         self.salt_width = dice.choice([0, 0, 0, 1])
+        self.has_ms = dice.random() < 0.3  # whether some points of all metrics are in ms
+        self.asks_explicit = dice.random() < 0.3  # for exact tags: such a query writes all open points first
         self.has_entities = dice.random() < 0.35 and may_have_entities
         self.notes: dict[tuple[str, int], dict[str, Any]] = {}  # annotations by TSUID and start
         self.histograms: dict[str, dict[int, Buckets]] = {}  # by TSUID and time in ms
@@ -86,7 +88,7 @@ class World:
             period_s, ago_s = PERIODS_S[series.family], int(days * DAY_S) if series.family == "days" else PAST_S
             first_s = self._now_s() - ago_s + self._dice.randrange(period_s)
             times = [at for at in range(first_s, self._now_s() - 60, period_s) if self._dice.random() < 0.97]
-            found += [self._point(series, time_s * 1000) for time_s in times]
+            found += [self.point(series, time_s * 1000) for time_s in times]
         return found
 
     def due(self) -> list[Sent]:
@@ -95,7 +97,7 @@ class World:
         for series in self.stored.keys() - self._dead:
             period_s = PERIODS_S[series.family]
             for time_s in range(self._last_s[series] + period_s, self._now_s() + 1, period_s):
-                found.append(self._point(series, time_s * 1000))
+                found.append(self.point(series, time_s * 1000))
                 self._last_s[series] = time_s
         return sorted(found, key=lambda point: point.time_ms)
 
@@ -109,13 +111,13 @@ class World:
             time_ms = (self._now_s() - ago_s) * 1000
             if self._dice.random() < 0.5 and self.stored[series]:
                 time_ms = self._dice.choice(list(self.stored[series]))
-            found.append(self._point(series, time_ms))
+            found.append(self.point(series, time_ms))
         return found
 
     def expired(self, stop_ms: int) -> list[Sent]:
         """Return points that have expired when they are sent."""
         times = [stop_ms // 1000 - self._dice.choice([1, 60, HOUR_S, 90_000]) - at for at in range(0, 9000, 600)]
-        return [self._point(series, at * 1000) for series in (self.any(), self.any()) for at in times]
+        return [self.point(series, at * 1000) for series in (self.any(), self.any()) for at in times]
 
     def end_one(self) -> None:
         """End a series: no more points are due."""
@@ -170,9 +172,9 @@ class World:
             if first_ms <= hour_ms and hour_ms + HOUR_S * 1000 <= stop_ms:
                 del hours[at]
 
-    def _point(self, series: Series, time_ms: int) -> Sent:
+    def point(self, series: Series, time_ms: int) -> Sent:
         """Return a new point: an integer, a double, or either, as the series has them."""
-        if series.family == "fast":
+        if series.family == "fast" or (self.has_ms and self._dice.random() < 0.05):
             time_ms = time_ms // 1000 * 1000 + self._dice.randrange(1, 1000)
         kind = len(series.family) * series.uids[-1] % 3 if self._dice.random() < 0.9 else 2
         is_whole = kind == 0 or (kind == 2 and self._dice.random() < 0.5)
