@@ -5,6 +5,7 @@
         python -m tests.fuzz answers 100 -j 2          compare answers of daemons on a fast clock
         python -m tests.fuzz kairosdb 100 -j 2         the same by KairosDB's API, also on KairosDB's tables
         python -m tests.fuzz changes 100               the same with deletes, imports, rollups and kills
+        python -m tests.fuzz held 100                  the same for points of open hours that are partly stored
 
 `--seed` sets the first seed. A failure prints the command that repeats it.
 """
@@ -32,6 +33,7 @@ from tests.fuzz.answers import on_hbase, play
 from tests.fuzz.changes import play_changes
 from tests.fuzz.comparison import Comparison, window_by
 from tests.fuzz.flood import Outcome, flood
+from tests.fuzz.held import play_held
 from tests.fuzz.kairos_answers import play as play_kairosdb
 from tests.workers import tied_workers
 from tsd.ingest import series
@@ -40,6 +42,7 @@ PART_LINES = 100_000  # per seed
 PART_REQUESTS = 50_000  # per seed and daemon
 PART_STEPS = 200  # per seed: writes, each followed by three queries or four
 CHANGE_STEPS = 60  # per seed: changes, each followed by queries
+HELD_STEPS = 50  # per seed, likewise
 KAIROS_STEPS = 80  # per seed, likewise
 
 
@@ -124,6 +127,15 @@ def changes(count: int, seed: int, jobs: int, hbase: str | None) -> None:
     _compare(partial(run_changes, hbase=hbase), range(seed, seed + count), jobs)
 
 
+@main.command()
+@click.argument("count", type=int)
+@click.option("--seed", default=1, help="of the first daemon; each has its own")
+@click.option("-j", "--jobs", default=1, help="processes")
+def held(count: int, seed: int, jobs: int) -> None:
+    """Write to COUNT daemons, one after the other, and compare answers that have points of open hours."""
+    _compare(run_held, range(seed, seed + count), jobs)
+
+
 def _compare(run: Callable[[int], Counter[str]], seeds: range, jobs: int) -> None:
     begun = time.monotonic()
     done: Counter[str] = Counter()
@@ -168,6 +180,17 @@ def run_answers(seed: int, steps: int = PART_STEPS, hbase: str | None = None) ->
         except BaseException as exc:
             more = f" --hbase {hbase}" if hbase else ""
             exc.add_note(f"python -m tests.fuzz answers 1 --seed {seed}{more}")
+            raise
+
+
+def run_held(seed: int, steps: int = HELD_STEPS) -> Counter[str]:
+    """Run the queries of a seed about open hours."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    with TemporaryDirectory(prefix="fuzz-") as folder:
+        try:
+            return play_held(Path(folder), seed, steps)
+        except BaseException as exc:
+            exc.add_note(f"python -m tests.fuzz held 1 --seed {seed}")
             raise
 
 
