@@ -128,6 +128,33 @@ async def test_memory_is_searched_once_for_the_newest_points_of_all_series_of_a_
         assert searches == [b"m.a"]
 
 
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_caches_that_are_dropped_during_a_request_hide_no_point(is_stored: bool, tmp_path: Path) -> None:
+    """Regression: the answer lacked series whose newest points were cached when the request began."""
+    now_ms = (T + 10) * 1000
+    async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: now_ms) as worlds:
+        world = worlds["held"]
+        now_ms += 40_000
+        await world.put([f"a {T + 5} 7 host=y", f"a {T + 5} 1 host=x"])  # older than the cache: the rows of y are read
+        await world.flush()
+        await world.put([f"a {T + 20} 5 host=x"])
+        await (world.flush() if is_stored else world.flush_metric(b"m.a"))
+        newest = {(("host", "x"),): ((T + 20) * 1000, 5.0), (("host", "y"),): ((T + 5) * 1000, 7.0)}
+        read = world.store.get
+
+        async def dropping(*words: Any, **options: Any) -> Mapping[bytes, list[Cell]]:
+            if words[0] == world.config.data_table:
+                world.store.get = read
+                world.ingest.writer.expire_names()
+                world.tables.drop_caches()
+            found: Mapping[bytes, list[Cell]] = await read(*words, **options)
+            return found
+
+        world.store.get = dropping
+        assert await world.newest("a", None) == newest
+        assert world.store.get == read
+
+
 async def test_deleted_points_stay_so_while_commands_delete_during_each_read(tmp_path: Path) -> None:
     """Regression: of points that were in memory at the start of the last read."""
     async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: (T + 50) * 1000) as worlds:

@@ -74,9 +74,14 @@ class LastPointReader:
         """Return the newest point of each series, no older than `back_h` hours before the current hour (None: of any
         known age). Raise StoreError."""
         span = self._span(back_h)
+        for _ in range(MOST_READS):
+            slots, drops = self._cache.slots(series), self._cache.drops
+            await self._read_unknown(series, slots, span)
+            if drops == self._cache.drops:
+                break
+            # The cache was cleared meanwhile. Points that it had may not be in their rows yet.
+            self._cache.depth_h[self._cache.slots(series)] = FORGOTTEN
         slots = self._cache.slots(series)
-        await self._read_unknown(series, slots, span)
-        slots = self._cache.slots(series)  # again: the cache may have been cleared meanwhile
         times = self._cache.times_ms(slots)
         oldest = NO_TIME + 1 if back_h is None else span.start_ms
         points = self._cache.points(slots.tolist())
