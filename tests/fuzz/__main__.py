@@ -131,9 +131,10 @@ def changes(count: int, seed: int, jobs: int, hbase: str | None) -> None:
 @click.argument("count", type=int)
 @click.option("--seed", default=1, help="of the first daemon; each has its own")
 @click.option("-j", "--jobs", default=1, help="processes")
-def held(count: int, seed: int, jobs: int) -> None:
+@click.option("--hbase", metavar="HOST:PORT", help="on new tables, through this Thrift gateway")
+def held(count: int, seed: int, jobs: int, hbase: str | None) -> None:
     """Write to COUNT daemons, one after the other, and compare answers that have points of open hours."""
-    _compare(run_held, range(seed, seed + count), jobs)
+    _compare(partial(run_held, hbase=hbase), range(seed, seed + count), jobs)
 
 
 def _compare(run: Callable[[int], Counter[str]], seeds: range, jobs: int) -> None:
@@ -183,14 +184,16 @@ def run_answers(seed: int, steps: int = PART_STEPS, hbase: str | None = None) ->
             raise
 
 
-def run_held(seed: int, steps: int = HELD_STEPS) -> Counter[str]:
-    """Run the queries of a seed about open hours."""
+def run_held(seed: int, steps: int = HELD_STEPS, hbase: str | None = None) -> Counter[str]:
+    """Run the queries of a seed about open hours, on the embedded store or through a gateway of HBase."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with TemporaryDirectory(prefix="fuzz-") as folder:
         try:
-            return play_held(Path(folder), seed, steps)
+            shared = on_hbase(hbase, f"fuzz{os.getpid()}-{seed}") if hbase else None
+            return play_held(Path(folder), seed, steps, shared)
         except BaseException as exc:
-            exc.add_note(f"python -m tests.fuzz held 1 --seed {seed}")
+            more = f" --hbase {hbase}" if hbase else ""
+            exc.add_note(f"python -m tests.fuzz held 1 --seed {seed}{more}")
             raise
 
 

@@ -9,6 +9,7 @@ import math
 import random
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from unittest.mock import patch
@@ -45,8 +46,8 @@ SIZES = {
     "tsd.tables.opentsdb.matched_series.FEW_POINTS": (5, 1000),
 }
 STEPS = {
-    "due": 30, "late": 30, "burst": 30, "flush": 3, "flush due": 15, "drop": 3, "jump": 12, "cells": 8, "note": 3,
-    "histogram": 3, "none": 8, "restart": 2,
+    "due": 30, "late": 30, "burst": 30, "new": 5, "flush": 3, "flush due": 15, "drop": 3, "jump": 12, "cells": 8,
+    "note": 3, "histogram": 3, "none": 8, "restart": 2,
 }  # fmt: skip
 
 
@@ -93,8 +94,9 @@ class Session:
     """A daemon from its start to its end."""
 
     def __init__(self, running: Running, clock: JumpingClock, world: World, judge: Judge, cells: Cells | None) -> None:
-        self._daemon, self._clock, self._world = running.daemon, clock, world
+        self._running, self._daemon, self._clock, self._world = running, running.daemon, clock, world
         self._judge, self._cells = judge, cells
+        self._others = random.Random(judge.dice.random())  # the judge uses its own in a thread
 
     async def step(self, client: Client) -> str:
         """Do one thing, and return its name."""
@@ -105,6 +107,8 @@ class Session:
                 await trio.to_thread.run_sync(client.send, world.due() if name == "due" else world.late())
             case "burst":
                 await trio.to_thread.run_sync(client.send, burst(dice, world))
+            case "new":
+                await trio.to_thread.run_sync(client.send, [world.start_one()])
             case "flush":
                 assert await writer.flush()
             case "flush due":
@@ -112,7 +116,7 @@ class Session:
             case "drop":
                 self._daemon.drop_caches()
             case "jump":
-                self._clock.jump(dice.choice([1, 60, 300, 900, 1800, 3700]))
+                self._clock.jump(dice.choice([1, 10, 10, 60, 300, 900, 1800, 3700]))
                 await trio.sleep(0.02)
             case "cells" if self._cells is not None:
                 assert await writer.flush()
@@ -122,17 +126,49 @@ class Session:
                 await trio.to_thread.run_sync(judge.notes.change, client)
             case "histogram":
                 await trio.to_thread.run_sync(judge.histograms.send, client)
-        judge.done["held points at a question"] += writer.held_points
         return str(name)
 
+    async def ask(self, client: Client) -> None:
+        """Ask questions twice, the second time while others send points, or stored and cached ones change places."""
+        self._judge.done["held points at a question"] += self._daemon.ingest.writer.held_points
+        await trio.to_thread.run_sync(self._judge.ask, client)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._disturb)
+            await trio.to_thread.run_sync(self._judge.ask, client)
+            nursery.cancel_scope.cancel()
 
-async def _play(folder: Path, seed: int, steps: int, clock: JumpingClock) -> Counter[str]:
+    async def _disturb(self) -> None:
+        """Send points of another metric, store points and drop caches, until cancelled."""
+        writer, dice = self._daemon.ingest.writer, self._others
+        while True:
+            match dice.choice(["send", "send", "send", "flush", "flush due", "flush due", "drop", "none"]):
+                case "send":
+                    await self._running.send_lines(self._noise().encode())
+                case "flush":
+                    await writer.flush()
+                case "flush due":
+                    await writer.flush_due()
+                case "drop":
+                    self._daemon.drop_caches()
+            await trio.sleep(dice.choice([0, 0.002, 0.02]))
+
+    def _noise(self) -> str:
+        """Return points of this hour of some of 100 series of another metric."""
+        now_s, dice = self._world.now_ms() // 1000, self._others
+        first_s, hosts = now_s // HOUR_S * HOUR_S, dice.sample(range(100), dice.choice([1, 20, 100]))
+        times = range(first_s, now_s + 1, max((now_s - first_s) // 10, 1))
+        return "".join(f"put noise {at} {dice.random()} host=noise{host}\n" for at in times for host in hosts)
+
+
+async def _play(
+    folder: Path, seed: int, steps: int, clock: JumpingClock, shared: Mapping[str, str] | None
+) -> Counter[str]:
     dice = random.Random(seed)
 
     def now_s() -> int:
         return int(clock.now_s())
 
-    world, has_rollups = World(dice, now_s), dice.random() < 0.4
+    world, has_rollups = World(dice, now_s, may_have_entities=shared is None), dice.random() < 0.4
     world.keep_s = 0
     judge = Judge(dice, world, now_s, for_rollups=False)
     cells = None if world.has_entities or has_rollups or dice.random() < 0.4 else Cells(dice, world)
@@ -148,6 +184,8 @@ async def _play(folder: Path, seed: int, steps: int, clock: JumpingClock) -> Cou
         given = {**settings_of(dice), **local_settings_of(dice), **own}
         if dice.random() < 0.8:
             given |= {"tsd.storage.hold_open_hours": "true", "tsd.storage.join_points": "true"}
+        if shared is not None:  # points of this interval are held
+            given |= {**shared, "tsd.storage.flush_interval": "30000"}
         judge.log.append(str(given))
         async with running(folder, given) as daemon:
             client = Client(daemon.port)
@@ -160,8 +198,7 @@ async def _play(folder: Path, seed: int, steps: int, clock: JumpingClock) -> Cou
                     left, name = left - 1, await session.step(client)
                     judge.done[name] += 1
                     judge.log.append(f"{name} {now_s()}")
-                    for _ in range(2):
-                        await trio.to_thread.run_sync(judge.ask, client)
+                    await session.ask(client)
     judge.done["points"] = sum(map(len, world.stored.values()))
     return judge.done
 
@@ -174,8 +211,9 @@ def _begin(client: Client, points: list[Sent]) -> None:
     client.send(points)
 
 
-def play_held(folder: Path, seed: int, steps: int) -> Counter[str]:
-    """Send and ask `steps` times. Return what was done. Raise AssertionError with what differs."""
+def play_held(folder: Path, seed: int, steps: int, shared: Mapping[str, str] | None = None) -> Counter[str]:
+    """Send and ask `steps` times. Return what was done. Raise AssertionError with what differs. `shared`: settings of
+    tables in an HBase."""
     dice = random.Random(f"clock {seed}")
     hours = int(time.time()) // HOUR_S + 2 + dice.choice([0, 6, 11])  # noqa: TID251 (a test's own)
     clock = JumpingClock(hours * HOUR_S + dice.choice([0, 900, 1800, 3000, 3500]))
@@ -187,4 +225,4 @@ def play_held(folder: Path, seed: int, steps: int) -> Counter[str]:
             stack.enter_context(patch(name, size))
         fast = {"time": clock.now_s, "time_ns": lambda: int(clock.now_s() * 1e9)}
         stack.enter_context(patch.multiple(time, **fast))
-        return trio.run(_play, folder, seed, steps, clock, clock=clock)
+        return trio.run(_play, folder, seed, steps, clock, shared, clock=clock)

@@ -119,6 +119,15 @@ class World:
         times = [stop_ms // 1000 - self._dice.choice([1, 60, HOUR_S, 90_000]) - at for at in range(0, 9000, 600)]
         return [self.point(series, at * 1000) for series in (self.any(), self.any()) for at in times]
 
+    def start_one(self) -> Sent:
+        """Return the first point of a new series, whose names have not changed."""
+        metric, host = self._dice.choice(["few", "many", "mid"]), HOSTS[len(self.stored)]
+        if metric == "mid":
+            self._add(metric, cpu="01"[len(host) % 2], host=host)
+        else:
+            self._add(metric, dc=self._dice.choice("xyz"), host=host)
+        return self.point(next(reversed(self.stored)), self.now_ms() - self._dice.choice([1000, 60_000]))
+
     def end_one(self) -> None:
         """End a series: no more points are due."""
         self._dead.add(self.any())
