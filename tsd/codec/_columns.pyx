@@ -11,6 +11,7 @@ cdef enum:
     FLOAT_BIT = 8  # of a value's flags
     LENGTH_BITS = 7  # of them: the bytes of the value, minus one
     AHEAD = 24  # points to prefetch, because reads are not sequential
+    TOGETHER = 64  # points that are passed over together if none is of the series from the first wanted one to the last
 
 
 cdef tuple give_away(Columns* columns, Py_ssize_t count):
@@ -119,27 +120,53 @@ def pick(
         raise
 
 
+cdef inline bint has_any(const int32_t* series, Py_ssize_t count, int32_t first, uint32_t width) noexcept nogil:
+    """Return whether one of some points is of the series from `first` to `first + width`. Without a branch for each
+    point, the compiler compares several at once."""
+    cdef Py_ssize_t at
+    cdef uint32_t found = 0
+    for at in range(count):
+        found |= <uint32_t> series[at] - <uint32_t> first <= width
+    return found != 0
+
+
 def choose(
     const int32_t[::1] series, const int64_t[::1] instants, const uint8_t[::1] flags, const int64_t[::1] bits,
     const uint8_t[::1] wanted,
 ):
     """Return the columns of the points whose series is `wanted`; none beyond the end of that is. Raise MemoryError."""
-    cdef Py_ssize_t count = series.shape[0], series_count = wanted.shape[0], at, chosen = 0, filled = 0
+    cdef Py_ssize_t count = series.shape[0], first = 0, last = wanted.shape[0] - 1, chosen = 0, filled = 0, start, at
+    cdef uint8_t* are_near = <uint8_t*> calloc(count // TOGETHER + 1, 1)
     cdef Columns to
-    with nogil:
-        for at in range(count):
-            if series[at] < series_count:
-                chosen += wanted[series[at]]
-    if new_columns(&to, max(chosen, 1), True) != DONE:
+    if are_near == NULL:
         raise MemoryError
     with nogil:
-        for at in range(count):
-            if filled == chosen:
-                break
-            if series[at] < series_count and wanted[series[at]]:
-                to.series[filled], to.instants[filled] = series[at], instants[at]
-                to.flags[filled], to.bits[filled] = flags[at], bits[at]
-                filled += 1
+        while last >= 0 and not wanted[last]:
+            last -= 1
+        while first < last and not wanted[first]:
+            first += 1
+        start = 0 if last >= 0 else count
+        while start < count:
+            if has_any(&series[start], min(count - start, TOGETHER), <int32_t> first, <uint32_t> (last - first)):
+                are_near[start // TOGETHER] = True
+                for at in range(start, min(start + TOGETHER, count)):
+                    if series[at] <= last:
+                        chosen += wanted[series[at]]
+            start += TOGETHER
+    if new_columns(&to, max(chosen, 1), True) != DONE:
+        free(are_near)
+        raise MemoryError
+    with nogil:
+        start = 0
+        while filled < chosen:
+            if are_near[start // TOGETHER]:
+                for at in range(start, min(start + TOGETHER, count)):
+                    if series[at] <= last and wanted[series[at]]:
+                        to.series[filled], to.instants[filled] = series[at], instants[at]
+                        to.flags[filled], to.bits[filled] = flags[at], bits[at]
+                        filled += 1
+            start += TOGETHER
+        free(are_near)
     try:
         return give_away(&to, chosen)
     except MemoryError:

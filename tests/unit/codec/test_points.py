@@ -9,6 +9,7 @@ from tsd.codec.points import (
     HAS_LOOP,
     NO_COLUMNS,
     Columns,
+    columns_of_series,
     count_series,
     newest_points,
     place_rows,
@@ -97,6 +98,19 @@ def test_compiled_rows_of_parts_are_those_in_python(
     found, plain = (rows_of_parts(parts, rows, len(wanted), instants, compiled=each) for each in (True, False))
     assert [column.tolist() for column in found[0]] == [column.tolist() for column in plain[0]]
     assert found[1].tolist() == plain[1].tolist()
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=NEEDS_LOOP)])
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 150)), max_size=6), st.lists(st.booleans(), max_size=9))
+def test_points_of_wanted_series_are_found_in_long_runs(
+    compiled: bool, runs: list[tuple[int, int]], wanted: list[bool]
+) -> None:
+    every = [number for number, count in runs for _ in range(count)]
+    found = columns_of_series(
+        columns([(number, 2 * at) for at, number in enumerate(every)]), np.array(wanted, np.bool_), compiled=compiled
+    )
+    chosen = [(number, 2 * at) for at, number in enumerate(every) if number < len(wanted) and wanted[number]]
+    assert list(zip(found.series.tolist(), found.instants.tolist(), strict=True)) == chosen
 
 
 @NEEDS_LOOP
