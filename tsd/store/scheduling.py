@@ -70,6 +70,10 @@ class Throttle:
         self._lock = trio.Lock()
         self._yielded_at = -math.inf
 
+    def begin_turn(self) -> None:
+        """Note a checkpoint of the caller."""
+        self._yielded_at = trio.current_time()
+
     async def step(self, steps: Iterator[T]) -> T:
         """Do the next step and the pause for it; return the step's result.
 

@@ -120,3 +120,17 @@ async def test_cancelled_scan_does_not_block_others() -> None:
         await read(turns, loop.steps(notes, "gone"))
     await read(turns, loop.steps(notes, "there"))
     assert notes[-3:] == ["there"] * 3
+
+
+async def test_a_short_step_after_a_checkpoint_does_not_wait_for_others(autojump_clock: MockClock) -> None:
+    turns, notes = Throttle(IngestLoad()), list[str]()
+
+    async def note() -> None:
+        notes.append("other")
+
+    async with trio.open_nursery() as nursery:
+        await trio.sleep(1)
+        turns.begin_turn()
+        nursery.start_soon(note)
+        assert await turns.step(iter((7,))) == 7
+        assert not notes
