@@ -112,8 +112,6 @@ class PartialInputBudget:
 
 
 READ_BYTES = 256 << 10  # of one read of a socket: agents send the points of a round at once
-KEPT_BYTES = 64 << 10  # of a first read that its handler's callers keep while it runs; of a longer one a part:
-FIRST_BYTES = 4 << 10
 RECORD_BYTES = 16 << 10  # of one read with TLS: a record has no more
 PROMPT_READS = 2  # of a new connection that do not wait first: most clients send at once, and some then close
 QUERY_PAUSE_S = 60  # after this time without a query, new connections are expected to be of agents, which may wait
@@ -415,14 +413,10 @@ class Listener:
         peer = connection.peer
         was_emptied = True  # the last read returned all that the socket had, or there was none
         prompt_reads = PROMPT_READS  # that are still to come
-        rest = b""  # of the first read
         now = trio.lowlevel.current_clock().current_time  # a third of what `trio.current_time` takes
 
         async def receive() -> bytes:
-            nonlocal was_emptied, prompt_reads, rest
-            if rest:
-                data, rest = rest, b""
-                return data
+            nonlocal was_emptied, prompt_reads
             peer.idle_since = now()
             if not isinstance(stream, trio.SocketStream):
                 data = bytes(await stream.receive_some(RECORD_BYTES))
@@ -445,10 +439,6 @@ class Listener:
             first = await receive()
         if not first:
             return
-        if len(first) > KEPT_BYTES:
-            # Within a line: a telnet session that is not between lines receives here, and not in the multiplexer.
-            size = FIRST_BYTES - first.endswith(b"\n", 0, FIRST_BYTES)
-            first, rest = first[:size], first[size:]
         if first[0] in CAPITALS:
             await self._serve_http(stream, first, receive, peer)
         elif self._authenticator.is_allowed(peer.address):  # an HTTP proxy may not be allowed itself

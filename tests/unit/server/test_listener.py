@@ -1,10 +1,8 @@
 """Accepting and ending connections."""
 
-import json
 import resource
 import socket
 import struct
-import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -14,7 +12,6 @@ import trio
 from trio.testing import MockClock
 
 from tests.running import Client, Running, running
-from tests.unit.server.web_parts import post, read_response
 from tsd.auth.authenticator import Authenticator
 from tsd.config.settings import AccessSettings
 from tsd.server.clients import Clients
@@ -31,7 +28,6 @@ from tsd.server.peer import Peer
 
 T = 1_500_000_000
 CONNECTIONS = 1000
-CLIENTS = 20
 DESCRIPTORS = 2 * CONNECTIONS + RESERVED_DESCRIPTORS + 200  # both ends of every connection, and other files
 NO_LIMITS = ListenerLimits(connections=0, idle_timeout_s=0)
 OPEN = "connectionmgr.connections type=open"
@@ -120,40 +116,6 @@ async def test_connection_over_the_limit_is_closed_and_counted(tmp_path: Path) -
         assert stats["connectionmgr.connections type=rejected"] == 3
         assert stats["connectionmgr.connections type=total"] == 5
         assert await daemon.send_lines(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
-
-
-@pytest.mark.parametrize("keeps", ["telnet", "http"])
-async def test_connection_keeps_no_memory_of_its_first_input(tmp_path: Path, keeps: str) -> None:
-    """Agents send much at once when they connect again after an outage, and then stay connected."""
-    line = b"put m %d 1 a=%s\n" % (T, b"b" * 900)
-    body = json.dumps({"metric": "m", "timestamp": T, "value": 1, "tags": {"a": "b"}}).encode().ljust(200_000)
-    sent = line * 200 if keeps == "telnet" else post("/api/put", body)
-    async with running(tmp_path) as daemon, AsyncExitStack() as open_ones:
-
-        async def connect() -> None:
-            client = await open_ones.enter_async_context(daemon.client())
-            if keeps == "telnet":
-                assert await client.send_lines(sent) == b"synced 200\n"
-            else:
-                await client.send(sent)
-                assert (await read_response(client)).status == 204
-
-        await connect()
-        tracemalloc.start()
-        try:
-            for _ in range(CLIENTS):
-                await connect()
-            await trio.testing.wait_all_tasks_blocked()
-            assert tracemalloc.get_traced_memory()[0] < CLIENTS * len(sent) / 2
-        finally:
-            tracemalloc.stop()
-
-
-@pytest.mark.parametrize("size", [255, 256, 257, 512, 1000])
-async def test_lines_of_a_large_first_input_are_ingested(tmp_path: Path, size: int) -> None:
-    line = (b"put m %d 1 a=" % T).ljust(size - 1, b"b") + b"\n"
-    async with running(tmp_path) as daemon:
-        assert await daemon.send_lines(line * 100) == b"synced 100\n"
 
 
 @pytest.mark.slow
