@@ -359,7 +359,7 @@ def files_below(folder: Path) -> Iterable[Path]:
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent, name)
-            if is_file(path) and not path.is_symlink():
+            if not path.is_symlink() and is_file(path):
                 yield path
 
 

@@ -22,6 +22,7 @@ from tsd.daemon.backup import (
     Manifest,
     check_complete,
     copy_segment,
+    files_below,
     journal_lines,
     list_backups,
     missing_files,
@@ -392,3 +393,11 @@ def test_manifest_of_another_state_folder_is_not_linked_to(tmp_path: Path, state
     list(writer.take_store(copied))
     assert not (other / "store/000001.sst").samefile(first / "store/000001.sst")
     assert isinstance(read_manifest(other), Manifest)
+
+
+def test_links_are_not_copied(tmp_path: Path) -> None:
+    """Not even one that leads nowhere, or to itself."""
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "loop").symlink_to("loop")
+    assert list(files_below(tmp_path)) == [tmp_path / "file"]
