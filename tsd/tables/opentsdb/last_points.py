@@ -73,8 +73,8 @@ class LastPointReader:
     async def of(self, series: Sequence[Series], back_h: int | None) -> list[LastPoint | None]:
         """Return the newest point of each series, no older than `back_h` hours before the current hour (None: of any
         known age). Raise StoreError."""
-        span = self._span(back_h)
         for _ in range(MOST_READS):
+            span = self._span(back_h)
             slots, drops = self._cache.slots(series), self._cache.drops
             await self._read_unknown(series, slots, span)
             if drops == self._cache.drops:
