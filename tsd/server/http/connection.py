@@ -217,7 +217,7 @@ class HttpConnection:
                 try:
                     body = await self._read_body(headers, reservation)
                 except Refused as error:
-                    log.warning("request.refused", error=error.details or error.message, peer=self._peer.name)
+                    log.warning("request.refused", error=error.details or error.message, peer=decision.sender.name)
                     refused = NOT_CHUNKED if isinstance(error, _ChunkedDisabled) else self._router.refuse(error, target)
                     refused = replace(refused, headers=(*refused.headers, *decision.headers))
                     await self._send(refused, headers, last=not self._is_complete())
