@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from tests.fuzz.__main__ import run_answers, run_kairosdb
+from tests.fuzz.__main__ import run_answers, run_held, run_kairosdb
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 
@@ -17,6 +17,7 @@ SEEDS = int(os.environ.get("TSD_FUZZ_DAEMONS") or 1)
 SEED = int(os.environ.get("TSD_FUZZ_SEED") or 1)
 STEPS = 40
 KAIROS_STEPS = 20
+HELD_STEPS = 25
 
 
 @pytest.mark.slow
@@ -24,6 +25,12 @@ KAIROS_STEPS = 20
 def test_answers_agree_with_reference(seed: int) -> None:
     done = _run(STEPS, run_answers, seed)
     assert done["query.cache.hits"] + done["store.row_cache.hits"] + done["store.row_cache.reads"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SEED, SEED + SEEDS))
+def test_answers_of_open_hours_agree_with_reference(seed: int) -> None:
+    _run(HELD_STEPS, run_held, seed)
 
 
 @pytest.mark.slow
@@ -43,7 +50,7 @@ def test_answers_from_kairosdb_tables_agree_with_reference(cassandra: RunningCas
 
 
 def _run(steps: int, run: Callable[..., Counter[str]], *args: object) -> Counter[str]:
-    """Run a seed in a process of its own, since all clocks of the process run fast."""
+    """Run a seed in a process of its own, whose clocks, sizes and log it changes."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         done = pool.submit(run, *args, steps=steps).result()
     assert done["queries"] > steps
