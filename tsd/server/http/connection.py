@@ -187,7 +187,8 @@ class HttpConnection:
     def _note_not_http(self) -> None:
         """Note that the connection is closed because its input is not HTTP, such as lines after a request."""
         self._stats.not_http += 1
-        log.warning("connection.closed", reason="not_http", peer=self._peer.name)
+        key = "connection.closed not_http"  # many of these must not hide those with other reasons
+        log.warning("connection.closed", _limit_key=key, reason="not_http", peer=self._peer.name)
 
     def _both_done(self) -> bool:
         """Return whether h11 can begin another request."""
