@@ -1,6 +1,7 @@
 """Packed cells: decoding restores every bit, both implementations make the same bytes, and other bytes are refused."""
 
 import struct
+from itertools import accumulate
 from zlib import crc32
 
 import numpy as np
@@ -105,6 +106,20 @@ def cells(draw: st.DrawFn) -> tuple[bytes, bytes]:
         offset = (offset + draw(st.one_of(st.just(step), STEPS))) % 3600
     tail = draw(st.sampled_from((b"\0", b"\0", b"\1", b"", b"\2", b"\0\0")))
     return b"".join(qualifiers), b"".join(value for _, value in numbers) + tail
+
+
+@pytest.mark.parametrize("compiled", TWINS)
+def test_numbers_that_fall_take_as_few_bytes_as_numbers_that_rise(compiled: bool) -> None:
+    steps = [[0, 0, 2, 0, 0, 0, -1, 0, 1, 0][at % 10] for at in range(360)]
+
+    def packed(factor: int) -> int:
+        numbers = [encode_integer(100 + factor * step) for step in accumulate(steps)]
+        qualifier = b"".join(seconds_qualifier(10 * at, flags) for at, (flags, _) in enumerate(numbers))
+        found = pack(qualifier, b"".join(value for _, value in numbers) + b"\0", compiled=compiled)
+        assert found is not None
+        return len(found)
+
+    assert packed(-1) <= packed(1) + 4
 
 
 def test_compiled_loop_is_built() -> None:

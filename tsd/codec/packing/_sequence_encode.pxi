@@ -8,9 +8,13 @@ cdef inline int64_t unzigzag(uint64_t number) noexcept nogil:
     return <int64_t> (number >> 1) ^ -<int64_t> (number & 1)
 
 
-cdef inline int64_t floored(int64_t number, int64_t by) noexcept nogil:
-    cdef int64_t result = number / by
-    return result - (number % by < 0)
+cdef inline int64_t rounded(int64_t number, int64_t by) noexcept nogil:
+    """Return the quotient by a small positive number, rounded to the nearest integer, halves upwards."""
+    cdef int64_t result = number / by, rest = number % by
+    if rest < 0:
+        rest += by
+        result -= 1
+    return result + (2 * rest >= by)
 
 
 cdef inline uint8_t* put_varint(uint8_t* to, uint64_t number) noexcept nogil:
@@ -79,9 +83,9 @@ cdef int64_t reference(const int64_t* of, Py_ssize_t count, int order) noexcept 
     if order == 0:
         for i in range(count):
             total += <uint64_t> of[i] - <uint64_t> of[0]
-        return <int64_t> (<uint64_t> of[0] + <uint64_t> floored(<int64_t> total, count))
+        return <int64_t> (<uint64_t> of[0] + <uint64_t> rounded(<int64_t> total, count))
     if order == 1:
-        return floored(<int64_t> (<uint64_t> of[count - 1] - <uint64_t> of[0]), count - 1)
+        return rounded(<int64_t> (<uint64_t> of[count - 1] - <uint64_t> of[0]), count - 1)
     return 0
 
 
@@ -139,12 +143,12 @@ cdef uint8_t* put_rice(uint8_t* to, const uint64_t* numbers, Py_ssize_t count, i
 
 
 cdef int majority(const int64_t* rests, Py_ssize_t count, int64_t* value) noexcept nogil:
-    """Return the number of remainders that differ from the most frequent one, or -1 if they are more than a quarter."""
+    """Return the number of remainders that differ from the most frequent one, or -1 if they are more than a third."""
     cdef Py_ssize_t i, alike = 0, others = 0
     cdef int64_t held = 0, votes = 0
     for i in range(count - 1):
         alike += rests[i] == rests[i + 1]
-    if 2 * alike + 2 < count:
+    if 3 * alike + 3 < count:
         return -1
     for i in range(count):
         if votes == 0:
@@ -156,7 +160,7 @@ cdef int majority(const int64_t* rests, Py_ssize_t count, int64_t* value) noexce
     for i in range(count):
         others += rests[i] != held
     value[0] = held
-    return <int> others if 4 * others <= count else -1
+    return <int> others if 3 * others <= count else -1
 
 
 cdef uint8_t* put_sequence(

@@ -81,8 +81,14 @@ def _around(numbers: Int64, order: int) -> int:
     """Return the approximate centre of an order's remainders."""
     first = int(numbers[0])
     if order == NUMBERS:
-        return _wrapped(first + int((numbers - numbers[0]).sum()) // len(numbers))
-    return _wrapped(int(numbers[-1]) - first) // (len(numbers) - 1) if order == DIFFERENCES else 0
+        return _wrapped(first + _rounded(int((numbers - numbers[0]).sum()), len(numbers)))
+    return _rounded(_wrapped(int(numbers[-1]) - first), len(numbers) - 1) if order == DIFFERENCES else 0
+
+
+def _rounded(number: int, by: int) -> int:
+    """Return the quotient, rounded to the nearest integer, halves upwards."""
+    whole, rest = divmod(number, by)
+    return whole + (2 * rest >= by)
 
 
 def _cost(rests: Int64, around: int) -> int:
@@ -108,7 +114,7 @@ def _encode_rests(rests: Int64) -> tuple[Coder, int, bytes]:
     ]
     common = int(np.sort(rests)[count // 2])
     places = np.flatnonzero(rests != common)
-    if 4 * len(places) <= count:
+    if 3 * len(places) <= count:
         gaps = _rice((np.diff(places, prepend=-1) - 1).astype(np.uint64))
         steps = _rice(_zigzags(rests[places] - np.int64(common)) - np.uint64(1))
         content = varint(len(places)) + _rice_bytes(gaps) + _rice_bytes(steps)
