@@ -41,8 +41,8 @@ def table_bytes(home: Path) -> int:
 def merge_embedded(home: Path, table: str) -> None:
     """Make RocksDB merge all files of a table, as it does gradually in the background. No process may have it open."""
     folder = str(home / "store")
-    settings = options(64 << 20, 32 << 20)
-    families = dict.fromkeys(rocksdict.Rdict.list_cf(folder, settings), settings)
+    settings, table_settings = options(64 << 20, 32 << 20)
+    families = dict.fromkeys(rocksdict.Rdict.list_cf(folder, settings), table_settings)
     database = rocksdict.Rdict(folder, settings, column_families=families)
     try:
         database.get_column_family(table).compact_range(None, None)

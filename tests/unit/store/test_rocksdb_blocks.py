@@ -22,9 +22,9 @@ COLUMN, VALUE = POINTS
 
 def stored_blocks(folder: Path, table: str, change: tuple[bytes, int] | None = None) -> dict[bytes, bytes]:
     """The blocks of a table of a closed store. `change`: a key and the index of a byte to damage."""
-    settings = options(1 << 20, 1 << 20)
+    settings, table_settings = options(1 << 20, 1 << 20)
     names = [name for name in rocksdict.Rdict.list_cf(str(folder), settings) if name != SYSTEM]
-    opened = rocksdict.Rdict(str(folder), settings, dict.fromkeys(names, settings))
+    opened = rocksdict.Rdict(str(folder), settings, dict.fromkeys(names, table_settings))
     family = opened.get_column_family(table + BLOCKS)
     if change is not None:
         key, at = change

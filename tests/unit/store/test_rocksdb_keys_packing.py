@@ -1,5 +1,6 @@
 """Long cells of the embedded store: digests as keys, order of columns, damage."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tsd.store.rocksdb.keys import (
     encode_value,
     is_digest,
     key_column,
+    row_prefix,
 )
 from tsd.store.rocksdb.options import options
 
@@ -81,8 +83,8 @@ async def test_columns_with_equal_start_are_read_in_order(tmp_path: Path) -> Non
 async def test_damaged_cell_raises_in_every_read_call(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await store.put("cells", [Put(b"a", POINTS, VALUE)])
-    settings = options(1 << 20, 1 << 20)
-    database = rocksdict.Rdict(str(tmp_path), settings, {"cells": settings})
+    settings, table_settings = options(1 << 20, 1 << 20)
+    database = rocksdict.Rdict(str(tmp_path), settings, {"cells": table_settings})
     table = database.get_column_family("cells")
     [(key, value)] = table.items()
     table[key] = value[:60] + bytes((value[60] ^ 1,)) + value[61:]
@@ -97,3 +99,24 @@ async def test_damaged_cell_raises_in_every_read_call(tmp_path: Path) -> None:
         ):
             with pytest.raises(StoreError):
                 await read()
+
+
+@pytest.mark.skipif(not HAS_PACKING_LOOP, reason="no C compiler when tsd was installed: cells are not packed")
+async def test_merged_files_add_few_bytes_to_the_packed_values(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    rows = [b"\0\0\1" + (1_700_000_000).to_bytes(4, "big") + b"\0\0\1\0" + at.to_bytes(2, "big") for at in range(500)]
+    async with opened(tmp_path) as store:
+        await store.put("cells", [Put(row, POINTS, chance.randbytes(360) + b"\0") for row in rows])
+    settings, table_settings = options(1 << 20, 1 << 20)
+    database = rocksdict.Rdict(str(tmp_path), settings, {"cells": table_settings})
+    table = database.get_column_family("cells")
+    merging = rocksdict.CompactOptions()
+    merging.set_bottommost_level_compaction(rocksdict.BottommostLevelCompaction.force())
+    table.compact_range(None, None, merging)
+    values = [len(value) for value in table.values()]
+    table.close()
+    database.close()
+    taken = max(file.stat().st_size for file in tmp_path.glob("*.sst"))
+    keys = sum(len(row_prefix(row) + key_column(POINTS)) for row in rows)
+    assert len(values) == len(rows)
+    assert taken < sum(values) + keys / 2

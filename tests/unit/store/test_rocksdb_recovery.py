@@ -145,9 +145,9 @@ class Older(NamedTuple):
 
 
 def crash_between(running: Path, folder: Path) -> Older:
-    settings = options(1 << 20, 1 << 20)
+    settings, table_settings = options(1 << 20, 1 << 20)
     database = Rdict(str(running), settings)
-    tables = [database.create_column_family(name, settings) for name in ("t", "flushed")]
+    tables = [database.create_column_family(name, table_settings) for name in ("t", "flushed")]
     [log] = sorted(running.glob("*.log"))[-1:]
     for at in range(WRITES):
         for table in tables:

@@ -25,6 +25,7 @@ from tsd.store import Put, Table
 from tsd.store.rocksdb.block_view import BlockView
 from tsd.store.rocksdb.blocks import BlockCache, BlockFamily, BlockReader
 from tsd.store.rocksdb.keys import decode_long_cell, encode_batch, encode_keys, key_column, row_prefix
+from tsd.store.rocksdb.options import Settings
 from tsd.store.rocksdb.recovery import SyncedRecord, open_checked
 from tsd.store.rocksdb.runs import RunFamily, RunReader, remove_keys, remove_range
 from tsd.store.rocksdb.version_reads import VersionView
@@ -143,22 +144,21 @@ class DerivedFamily(NamedTuple):
 class Database:
     """RocksDB in a folder, with a column family for each table. The constructor opens it."""
 
-    def __init__(
-        self, path: Path, clock_ms: Callable[[], int], options: rocksdict.Options, *, cache_bytes: int
-    ) -> None:
+    def __init__(self, path: Path, clock_ms: Callable[[], int], settings: Settings, *, cache_bytes: int) -> None:
         self.path = path
         self._cached_bytes = cache_bytes // 2  # by one scan
-        self._options = options
+        self._table_options = settings.table
         self._closed = False
         self._translation = _Translation(path)
         self._no_wait = WriteOptions()
         self._no_wait.no_slowdown = True  # refuse a write instead of blocking the process
         with self.translated():
             path.mkdir(parents=True, exist_ok=True)
-            names = Rdict.list_cf(str(path), options) if exists(path / "CURRENT") else []
+            names = Rdict.list_cf(str(path), settings.database) if exists(path / "CURRENT") else []
             self._synced = SyncedRecord(path)
             self.may_lack_writes = bool(names) and self._synced.number is None  # cannot be checked: see `open_checked`
-            self._rdict = open_checked(path, options, {name: options for name in names if name != SYSTEM}, self._synced)
+            tables = {name: settings.table for name in names if name != SYSTEM}
+            self._rdict = open_checked(path, settings.database, tables, self._synced)
             self._families = {name: self._open(name) for name in names if name != SYSTEM}
             self._system = self._rdict.get_column_family_handle(SYSTEM)
             self.clock = WriteClock(clock_ms, self._rdict.get(CLOCK))
@@ -185,7 +185,7 @@ class Database:
     def create(self, name: str) -> None:
         """Create a table."""
         with self.translated():
-            self._rdict.create_column_family(name, self._options)
+            self._rdict.create_column_family(name, self._table_options)
             self._families[name] = self._open(name)
 
     def create_versioned(self, tables: Sequence[Table]) -> list[str]:

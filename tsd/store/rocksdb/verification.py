@@ -64,10 +64,10 @@ def _linked(folder: Path) -> Iterator[Path]:
 
 
 def _read(folder: Path) -> Iterator[Contents]:
-    settings = options(CACHE_BYTES, CACHE_BYTES)
+    settings, table_settings = options(CACHE_BYTES, CACHE_BYTES)
     settings.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
     names = [name for name in Rdict.list_cf(str(folder), settings) if name != SYSTEM]
-    opened = Rdict(str(folder), settings, dict.fromkeys(names, settings), access_type=AccessType.read_only())
+    opened = Rdict(str(folder), settings, dict.fromkeys(names, table_settings), access_type=AccessType.read_only())
     try:
         synced, found = SyncedRecord(folder).number, opened.latest_sequence_number()
         if synced is not None and found < synced:
