@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from tsd.daemon.settings import read_config
 from tsd.errors import StoreError
 from tsd.ingest.unstored_points import UnstoredPoints
 from tsd.store import Cell, Put, scan
+from tsd.tables.catalog import SeriesSelector
 from tsd.tables.open_points import ChooseSeries, OpenPoints
+from tsd.tables.opentsdb.last_point_cache import LastPointCache
 from tsd.tables.reading import ScanRange
 
 T = 1356998400
@@ -153,6 +156,43 @@ async def test_caches_that_are_dropped_during_a_request_hide_no_point(is_stored:
         world.store.get = dropping
         assert await world.newest("a", None) == newest
         assert world.store.get == read
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+async def test_caches_that_are_dropped_before_a_page_of_series_is_read_hide_no_point(
+    is_indexed: bool, tmp_path: Path
+) -> None:
+    """Regression: the answer lacked series whose points were in memory only, or the list of series lacked them."""
+    form = FORMS["held"]._replace(settings={"tsd.query.series_index": str(is_indexed).lower()})
+    async with opened_worlds({"held": form}, tmp_path, lambda: (T + 50) * 1000) as worlds:
+        world, catalog = worlds["held"], worlds["held"].tables.catalog
+
+        def drop() -> None:
+            world.ingest.writer.expire_names()
+            world.tables.drop_caches()
+
+        await world.put([f"a {T + 5} 7 host=x"])  # in memory
+        await world.flush_metric(b"m.a")
+        selected = await catalog.select(SeriesSelector("m.a", ()))
+        drop()
+        series = [one async for page in selected.pages() for one in page]
+        await world.put([f"a {T + 6} 8 host=x"])
+        await world.flush_metric(b"m.a")
+        drop()
+        found = await catalog.last_points(series, None)
+        assert [(point.time_ms, point.number) for point in found.points if point] == [((T + 6) * 1000, 8)]
+
+
+async def test_full_cache_hides_no_point_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: series that it dropped had no newest point until their open hour was written."""
+    monkeypatch.setattr("tsd.tables.opentsdb.layout.LastPointCache", partial(LastPointCache, max_series=20))
+    async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: (T + 50) * 1000) as worlds:
+        world = worlds["held"]
+        for metric, hosts in (("a", range(2)), ("b", range(2, 21))):
+            await world.put([f"{metric} {T + host} {host} host=h{host}" for host in hosts])  # in memory
+            await world.flush_metric(b"m." + metric.encode())
+        newest = {(("host", f"h{host}"),): ((T + host) * 1000, float(host)) for host in range(2)}
+        assert await world.newest("a", None) == newest
 
 
 async def test_deleted_points_stay_so_while_commands_delete_during_each_read(tmp_path: Path) -> None:

@@ -26,12 +26,14 @@ PAGE_ROWS = 1000
 class SelectedTsuids:
     """The TSUIDs that a selector matches."""
 
-    def __init__(self, finder: SeriesFinder, selector: ResolvedSelector) -> None:
+    def __init__(self, finder: SeriesFinder, points: LastPointReader, selector: ResolvedSelector) -> None:
         self._finder = finder
+        self._points = points
         self._selector = selector
 
     async def pages(self, limit: int | None = None) -> AsyncGenerator[list[bytes], None]:
         """Yield pages of at most `limit` matching TSUIDs, in ascending order. Raise StoreError."""
+        await self._points.complete()  # series whose points are in memory only are listed from the same cache
         async with aclosing(self._finder.select(self._selector, limit)) as pages:
             async for page in pages:
                 yield [metric + pairs for metric, pairs in page]
@@ -85,7 +87,7 @@ class OpentsdbCatalog:
 
     async def select(self, selector: SeriesSelector) -> SelectedTsuids:
         """Return the series that a selector matches. Raise NoSuchName, StoreError."""
-        return SelectedTsuids(self._finder, await resolve(self._uids, selector))
+        return SelectedTsuids(self._finder, self._points, await resolve(self._uids, selector))
 
     async def describe(self, series: Sequence[bytes]) -> list[SeriesName]:
         """Return the names of series, in the given order. Series with a nameless UID are omitted. Raise StoreError."""

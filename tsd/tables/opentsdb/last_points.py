@@ -74,18 +74,25 @@ class LastPointReader:
         """Return the newest point of each series, no older than `back_h` hours before the current hour (None: of any
         known age). Raise StoreError."""
         for _ in range(MOST_READS):
+            self._cache.slots(series)  # first: a full cache drops points for new series
+            await self.complete()
             span = self._span(back_h)
-            slots, drops = self._cache.slots(series), self._cache.drops
-            await self._read_unknown(series, slots, span)
-            if drops == self._cache.drops:
+            await self._read_unknown(series, self._cache.slots(series), span)
+            if self._drops == self._cache.drops:
                 break
-            # The cache was cleared meanwhile. Points that it had may not be in their rows yet.
-            self._cache.depth_h[self._cache.slots(series)] = FORGOTTEN
         slots = self._cache.slots(series)
         times = self._cache.times_ms(slots)
         oldest = NO_TIME + 1 if back_h is None else span.start_ms
         points = self._cache.points(slots.tolist())
         return [point if time >= oldest else None for point, time in zip(points, times.tolist(), strict=True)]
+
+    async def complete(self) -> None:
+        """Write points in memory if the cache has dropped what it knew of them. Raise StoreDown."""
+        drops, since_ms = self._cache.drops, self._now_ms()
+        if self._drops != drops:
+            if self._unstored is not None:
+                await self._unstored.write()
+            self._since_ms, self._drops = since_ms, drops
 
     def unreadable(self, series: Sequence[Series], points: Sequence[LastPoint | None], back_h: int | None) -> list[str]:
         """Return warnings about unreadable rows in the range that are newer than `points`, the result of `of`."""
@@ -108,8 +115,6 @@ class LastPointReader:
     async def _read_unknown(self, series: Sequence[Series], slots: Slots, span: LookBack) -> None:
         """Read the rows of series whose newest point is not cached, or no longer valid."""
         times, depths_h = self._cache.times_ms(slots), self._cache.depth_h[slots]
-        if self._drops != self._cache.drops:
-            self._since_ms, self._drops = span.now_ms, self._cache.drops
         known = ((times >= self._since_ms) & (depths_h != FORGOTTEN)) | (depths_h >= span.hours)
         if self._cache_ms is not None:
             known &= np.maximum(times, self._cache.checked_ms[slots]) > span.now_ms - self._cache_ms

@@ -57,9 +57,13 @@ class UnstoredNewest:
         points = await self._source.open_points(name, choose, span)
         if points is not None:
             return await trio.to_thread.run_sync(partial(self._newest, points, metric, wanted, span))
+        await self.write()
+        return {}
+
+    async def write(self) -> None:
+        """Write all points in memory. Raise StoreDown."""
         if not await self._source.flush(patient=False):
             raise StoreDown("points that wait for the store cannot be written now")
-        return {}
 
     def _places(self, known: KnownSeries, metric: bytes, wanted: set[bytes]) -> Places:
         series_pairs = known.keys.tails(metric, self._salt_width)
