@@ -42,6 +42,7 @@ MANIFEST = "backup.json"
 STATE, JOURNAL, STORE = "state", "journal", "store"
 SNAPSHOT = "snapshot.tmp"  # in the state folder, while a backup is made
 LOCK = "backup.lock"  # in the state folder: one backup at a time
+LOST_FOUND = "lost+found"  # in the root of a file system, of the user root: it has no file of the daemon
 _NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ(?:-\d+)?")
 _IMMUTABLE = re.compile(r"\d+\.(?:sst|blob)")
 _NOT_COPIED = frozenset(
@@ -355,12 +356,19 @@ def journal_lines(journal: Path) -> int:
 
 
 def files_below(folder: Path) -> Iterable[Path]:
-    """Yield the regular files below a folder. Links are not followed."""
-    for parent, _, names in os.walk(folder):
+    """Yield the regular files below a folder. Links are not followed. Raise OSError for a folder that exists and cannot
+    be listed."""
+    for parent, folders, names in os.walk(folder, onerror=_check_missing):
+        folders[:] = [name for name in folders if name != LOST_FOUND]
         for name in names:
             path = Path(parent, name)
             if not path.is_symlink() and is_file(path):
                 yield path
+
+
+def _check_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 class FileCopier:

@@ -1,10 +1,12 @@
 """Backups of a state folder, made and restored step by step; each step may be the last one before a kill."""
 
+import errno
 import json
 import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -393,6 +395,28 @@ def test_manifest_of_another_state_folder_is_not_linked_to(tmp_path: Path, state
     list(writer.take_store(copied))
     assert not (other / "store/000001.sst").samefile(first / "store/000001.sst")
     assert isinstance(read_manifest(other), Manifest)
+
+
+def test_folder_that_cannot_be_listed_fails_the_backup(
+    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: its files were left out, and the backup counted as complete."""
+    writer = BackupWriter(new_backup(tmp_path / "backups", 0, OWNER), None)
+    closed = [state / "closed", state / "lost+found"]
+    scandir = os.scandir
+
+    def guarded(folder: str) -> Any:
+        if Path(folder) in closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    (state / "lost+found").mkdir()
+    writer.copy_state(state)
+    writer.copy_journal(tmp_path / "without quarantine")
+    (state / "closed").mkdir()
+    with pytest.raises(PermissionError, match=str(state / "closed")):
+        writer.copy_state(state)
 
 
 def test_links_are_not_copied(tmp_path: Path) -> None:
