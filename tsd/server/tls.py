@@ -136,7 +136,7 @@ class Tls:
         self._loaded_state = _file_states(self._files)
         self._keys = _read(settings)
         self._limiter = HandshakeLimiter()
-        self._plain_log = LogLimit(settings.ipv6_prefix)
+        self._plain_log, self._failed_log = LogLimit(settings.ipv6_prefix), LogLimit(settings.ipv6_prefix)
         self._handshakes = self._failed = self._late = self._plaintext_count = 0
         self._log_certificate()
 
@@ -148,7 +148,7 @@ class Tls:
         except OSError as exc:
             raise trio.BrokenResourceError from exc
         if first[:1] == bytes([HANDSHAKE_RECORD]):
-            return await self._handshake(stream)
+            return await self._handshake(stream, address)
         if first and self._settings.tls_required:
             self._plaintext_count += 1
             if (unlogged := self._plain_log.unlogged(address)) is not None:
@@ -157,7 +157,7 @@ class Tls:
             return None
         return stream
 
-    async def _handshake(self, stream: trio.SocketStream) -> Encrypted | None:
+    async def _handshake(self, stream: trio.SocketStream, address: str) -> Encrypted | None:
         """Return the encrypted stream; None if the handshake fails."""
         with trio.move_on_after(self.handshake_s) as scope:
             handshaking: trio.abc.Stream = LimitedHandshake(stream, self._limiter, scope)
@@ -168,17 +168,22 @@ class Tls:
                 is_done = True
             except trio.BrokenResourceError as error:
                 self._failed += 1
-                log.debug("tls.handshake_failed", error=str(error.__cause__ or error))
+                self._log_failure(address, str(error.__cause__ or error))
                 return None
             finally:
                 if not is_done:
                     release(encrypted)
         if scope.cancelled_caught:
             self._late += 1
+            self._log_failure(address, "it was not complete in time")
             return None
         encrypted.transport_stream = stream  # later reads bypass the limiter
         self._handshakes += 1
         return encrypted
+
+    def _log_failure(self, address: str, error: str) -> None:
+        if (unlogged := self._failed_log.unlogged(address)) is not None:
+            log.warning("tls.handshake_failed", address=address, error=error, unlogged=unlogged)
 
     async def watch(self) -> None:
         """Reload the files whenever they change, until cancelled."""

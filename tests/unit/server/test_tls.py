@@ -2,6 +2,7 @@
 
 import errno
 import os
+import socket
 import ssl
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from structlog.testing import capture_logs
-from trio.testing import MockClock
+from trio.testing import MockClock, open_stream_to_socket_listener
 
 from tests.unit.clock import advance_to_next_poll
 from tsd.config.settings import AccessSettings
@@ -124,6 +125,44 @@ async def test_revoked_certificate_is_refused(tmp_path: Path) -> None:
     (tmp_path / "crl").write_bytes(b"nonsense")
     with pytest.raises(TsdError, match=str(tmp_path / "crl")):
         await tls.reload()
+
+
+async def test_failed_handshake_is_logged_with_its_reason(tmp_path: Path) -> None:
+    """Regression: operators of agents with a wrong authority found nothing in the log. It is named once for many
+    attempts."""
+    issue(tmp_path, "one.test", "cert", "key")
+    tls = made(tmp_path)
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    place = listener.socket.getsockname()
+
+    def connect() -> None:
+        """Connect without trust in the authority. trio's client would not send the alert."""
+        with pytest.raises(ssl.SSLCertVerificationError), socket.create_connection(place) as plain:
+            ssl.create_default_context().wrap_socket(plain, server_hostname="one.test")
+
+    with capture_logs() as logs:
+        for _ in range(3):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, connect)
+                async with await listener.accept() as stream:
+                    assert await tls.accept(stream, "127.0.0.1") is None
+    await listener.aclose()
+    (failed,) = logs
+    assert (failed["event"], failed["log_level"], failed["address"]) == ("tls.handshake_failed", "warning", "127.0.0.1")
+    assert "unknown ca" in failed["error"]
+    assert tls.statistics().failed == 3
+
+
+async def test_handshake_that_takes_too_long_is_logged(tmp_path: Path, autojump_clock: MockClock) -> None:
+    issue(tmp_path, "one.test", "cert", "key")
+    tls = made(tmp_path)
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, await open_stream_to_socket_listener(listener) as client, await listener.accept() as stream:
+        await client.send_all(b"\x16\x03\x01")
+        with capture_logs() as logs:
+            assert await tls.accept(stream, "127.0.0.1") is None
+    assert [(entry["event"], entry["address"]) for entry in logs] == [("tls.handshake_failed", "127.0.0.1")]
+    assert tls.statistics().late == 1
 
 
 def test_certificate_in_revocation_file_is_refused(tmp_path: Path) -> None:
