@@ -310,6 +310,7 @@ class TelnetSession:
 
     def take(self, data: bytes) -> bytes:
         """See MultiplexedConnection."""
+        self.peer.idle_since = trio.current_time()  # also if the connection's own task processes the rest
         self.peer.client.bytes += len(data)
         if len(data) >= SMALL_PACKET_BYTES or not self._lines.is_whole(data):
             self._small_reads = 0  # the connection's own task skips a long line
@@ -326,6 +327,7 @@ class TelnetSession:
 
     def take_quiet(self, data: bytes) -> bytes:
         """See QuietConnection."""
+        self.peer.idle_since = trio.current_time()  # as in `take`
         self.peer.client.bytes += len(data)
         return self._take_whole(data) if self._lines.is_whole(data) else data
 
@@ -337,7 +339,6 @@ class TelnetSession:
         taken = self._intake.try_take(data, peer, self._explain)
         if taken is None:
             return data
-        peer.idle_since = trio.current_time()
         return self._reply(taken)
 
     def _session_is_valid(self) -> bool:

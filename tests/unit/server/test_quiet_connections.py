@@ -229,6 +229,21 @@ async def test_connection_with_unread_lines_is_not_idle(tmp_path: Path, autojump
         assert daemon.daemon.ingest.ledger.received == 80 * 200
 
 
+@pytest.mark.parametrize("data", [GOOD, b"version\n", b"put m 1"])
+async def test_connection_whose_input_is_handed_to_its_task_is_not_idle(
+    data: bytes, tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """Regression: it could be closed as idle before its task ran."""
+    async with running(tmp_path) as daemon:
+        peer = local_peer()
+        talk, _, _ = session(trio.testing.memory_stream_pair()[0], daemon.daemon.ingest.intake, peer=peer)
+        for take in (talk.take, talk.take_quiet):
+            peer.idle_since = trio.current_time()
+            mock_clock.jump(1)
+            take(data)
+            assert peer.idle_since == trio.current_time()
+
+
 async def test_lines_are_read_before_a_change_of_networks_ends_the_connection(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
