@@ -14,6 +14,7 @@ MAX_HEADERS = 256  # of a request: h11 takes about 5 us for each
 SHORT_HEAD_BYTES = 4096  # headers of a shorter head are not counted
 BAD_REQUEST, TARGET_TOO_LONG, HEAD_TOO_LARGE = 400, 414, 431
 REQUEST_LINE = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.[01]\r?")
+_REQUEST_LINE_OF_ANY_METHOD = re.compile(rb"[^ \r]+ [^ \r]+ HTTP/[0-9]\.[0-9]\r?")
 _NOT_HTTP = ("illegal request line", "no request line", "unsupported HTTP version")  # beginnings of h11's errors
 _NOT_IN_TARGETS = re.compile(rb"[^ -~\r]")
 _ABSOLUTE = re.compile(r"https?://([^/?#@]+)((?:[/?][^#]*)?)", re.IGNORECASE)
@@ -33,11 +34,14 @@ class Head(NamedTuple):
 
 def check_unread(unread: bytes) -> None:
     """Raise Refused for a target that is not percent-encoded: h11 does not take it for a request line. Raise Refused
-    for too many headers, too, before h11 parses each of them."""
+    for too many headers, too, before h11 parses each of them. Raise RemoteProtocolError for a line that is no request
+    line, for which h11 would wait for headers."""
     line = unread[: max(unread.find(b"\n"), 0)]
     if _NOT_IN_TARGETS.search(line) and REQUEST_LINE.fullmatch(line):
         details = "The target has characters beyond ASCII, or control characters: wanted %XX for each byte of them"
         raise Refused(BAD_REQUEST, "Bad request", details)
+    if line and _REQUEST_LINE_OF_ANY_METHOD.fullmatch(line) is None:
+        raise h11.RemoteProtocolError(_NOT_HTTP[0])
     if len(unread) > SHORT_HEAD_BYTES:
         end = unread.find(b"\r\n\r\n")
         if (lines := unread.count(b"\n", 0, end if end >= 0 else len(unread))) > MAX_HEADERS:

@@ -176,6 +176,19 @@ async def test_near_http_input_is_closed_without_a_reply(daemon: Running, text: 
     assert await daemon.send_lines(b"put m 1500000000 1 a=b\n") == b"synced 1\n"
 
 
+@pytest.mark.parametrize("begin", [b"", b"put m 15000"])
+async def test_lines_after_a_request_close_the_connection_at_once(daemon: Running, begin: bytes) -> None:
+    """Regression: the connection waited for more headers, until a request had to be complete."""
+    lines = b"put m 1500000000 1 a=b\nsync\n"
+    with capture_logs() as logs:
+        async with daemon.client() as client:
+            await client.send(GET + begin)
+            assert (await read_response(client)).status == 200
+            await client.send(lines[len(begin) :])
+            assert await client.read_to_end() == b""
+    assert [line["reason"] for line in logs if line["event"] == "connection.closed"] == ["not_http"]
+
+
 @pytest.mark.difference(
     "bad-headers",
     topic="http",
