@@ -135,10 +135,8 @@ async def reload(reloads: Sequence[Reload]) -> None:
             trace = {} if isinstance(error, TsdError | OSError) else {"exc_info": error}
             log.error("reload.failed", what=name, error=str(error) or repr(error), **trace)
             failed.append(name)
-    log.info(
-        "reload.finished", what=" ".join(name for name, _ in reloads if name not in failed),
-        failed=" ".join(failed) or None,
-    )  # fmt: skip
+    done = [name for name, _ in reloads if name not in failed]
+    log.info("reload.finished", what=" ".join(done) or None, failed=" ".join(failed) or None)
 
 
 class Shutdown:

@@ -89,7 +89,8 @@ async def test_unexpected_error_of_a_reload_is_logged_with_its_trace(error: Exce
 
     with capture_logs() as logs:
         await reload([("accounts", fails)])
-    [line] = [line for line in logs if line["event"] == "reload.failed"]
+    [line, finished] = logs
+    assert finished["what"] is None  # regression: an empty field
     assert (line["what"], line["error"]) == ("accounts", str(error))
     assert (line.get("exc_info") is error) == isinstance(error, ZeroDivisionError)
 
