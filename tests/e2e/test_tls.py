@@ -120,8 +120,10 @@ async def test_plain_clients_refused_if_tls_required(tmp_path: Path, keys: Keys)
             assert output.startswith(b"HTTP/1.1 426 Upgrade Required\r\n")
             assert output.endswith(b"TLS is required on this port.\n")
         async with connected(daemon, keys.client()) as stream:
-            await stream.send_all(b"exit\n")
-            assert await read_to_end(stream) == b""
+            await stream.send_all(b"stats\nexit\n")
+            (counted,) = [line for line in (await read_to_end(stream)).splitlines() if b"http.errors" in line]
+        assert counted.split()[0] == b"tsd.http.errors"
+        assert counted.split()[2:4] == [b"1", b"status=426"]
 
 
 async def test_plain_client_of_a_port_that_requires_tls_is_logged(tmp_path: Path, keys: Keys) -> None:

@@ -152,6 +152,8 @@ def _ledger(snapshot: DaemonStats) -> Iterator[Stat]:
     yield Stat("http.client-disconnects", snapshot.web.client_disconnects)
     for status, count in sorted(snapshot.web.errors.items()):
         yield Stat("http.errors", count, f"status={status}")
+    if snapshot.tls is not None and snapshot.tls.plain_http:
+        yield Stat("http.errors", snapshot.tls.plain_http, "status=426")
     yield Stat("http.body-bytes", snapshot.web.body_bytes)
 
 

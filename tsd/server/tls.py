@@ -114,6 +114,7 @@ class TlsStatistics(NamedTuple):
     failed: int
     late: int  # timed out
     plain: int  # connections refused for lack of encryption
+    plain_http: int  # of these, those that were answered with 426
     seconds_left: int  # until the certificate expires
 
 
@@ -137,7 +138,7 @@ class Tls:
         self._keys = _read(settings)
         self._limiter = HandshakeLimiter()
         self._plain_log, self._failed_log = LogLimit(settings.ipv6_prefix), LogLimit(settings.ipv6_prefix)
-        self._handshakes = self._failed = self._late = self._plaintext_count = 0
+        self._handshakes = self._failed = self._late = self._plaintext_count = self._plain_http = 0
         self._log_certificate()
 
     async def accept(self, stream: trio.SocketStream, address: str) -> trio.SocketStream | Encrypted | None:
@@ -153,7 +154,9 @@ class Tls:
             self._plaintext_count += 1
             if (unlogged := self._plain_log.unlogged(address)) is not None:
                 log.warning("tls.plain_refused", address=address, unlogged=unlogged)
-            await stream.send_all(TLS_REQUIRED_HTTP if first[0] in CAPITALS else TLS_REQUIRED)
+            is_http = first[0] in CAPITALS
+            self._plain_http += is_http
+            await stream.send_all(TLS_REQUIRED_HTTP if is_http else TLS_REQUIRED)
             return None
         return stream
 
@@ -215,7 +218,8 @@ class Tls:
     def statistics(self) -> TlsStatistics:
         """Return a snapshot of the counts."""
         left_s = self._keys.certificate.seconds_left(self._now_ms())
-        return TlsStatistics(self._handshakes, self._failed, self._late, self._plaintext_count, left_s)
+        refused = self._plaintext_count, self._plain_http
+        return TlsStatistics(self._handshakes, self._failed, self._late, *refused, left_s)
 
 
 def check_tls(settings: AccessSettings) -> None:
