@@ -288,6 +288,19 @@ def test_coined_words_are_found_in_names_and_prose(line: str, words: list[str]) 
     assert [word for word, _ in coined(line)] == words
 
 
+def run_script(folder: Path, words: list[str]) -> list[str]:
+    """Return what `scripts/run` prints with a daemon that prints its arguments."""
+    shutil.copytree(ROOT / "scripts", folder / "scripts")
+    (folder / "scripts" / "setup").write_text("#!/bin/sh\n")
+    daemon = folder / ".venv" / "bin" / "tsd"
+    daemon.parent.mkdir(parents=True)
+    daemon.write_text('#!/bin/sh\necho "$@"\n')
+    daemon.chmod(0o755)
+    daemon.with_name("python").symlink_to(sys.executable)
+    command = [folder / "scripts" / "run", *words]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=folder).stdout.splitlines()
+
+
 @pytest.mark.parametrize(
     ("words", "port", "shown"),
     [
@@ -302,19 +315,21 @@ def test_coined_words_are_found_in_names_and_prose(line: str, words: list[str]) 
     ],
 )
 def test_run_passes_exactly_its_options_to_the_daemon(tmp_path: Path, words: list[str], port: int, shown: str) -> None:
-    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
-    (tmp_path / "scripts" / "setup").write_text("#!/bin/sh\n")
-    daemon = tmp_path / ".venv" / "bin" / "tsd"
-    daemon.parent.mkdir(parents=True)
-    daemon.write_text('#!/bin/sh\necho "$@"\n')
-    daemon.chmod(0o755)
-    hint, got = subprocess.run(
-        [tmp_path / "scripts" / "run", *words], check=True, stdout=subprocess.PIPE, text=True, cwd=tmp_path
-    ).stdout.splitlines()
+    hint, got = run_script(tmp_path, words)
     assert got.split() == ["--data", str(tmp_path / "var"), "serve", *words]
     assert f" {port} " in hint
     assert f" .venv/bin/tsd --data {shown} query " in hint
     assert f" query --url http://127.0.0.1:{port} " in hint  # the daemon, whatever its store and state folder
+
+
+@pytest.mark.parametrize("words", [["--port", "0"], ["--set", "tsd.network.port=0"]])
+def test_run_names_the_port_that_the_daemon_gets(tmp_path: Path, words: list[str]) -> None:
+    """Regression: it named port 0."""
+    hint, got = run_script(tmp_path, words)
+    *given, option, port = got.split()
+    assert (given[3:], option) == (words, "--port")  # the last one counts
+    assert int(port)
+    assert f" query --url http://127.0.0.1:{port} " in hint
 
 
 @pytest.mark.parametrize("word", ["--help", "tests"])
