@@ -195,6 +195,34 @@ async def test_full_cache_hides_no_point_in_memory(tmp_path: Path, monkeypatch: 
         assert await world.newest("a", None) == newest
 
 
+async def test_cache_that_gets_full_during_a_request_keeps_old_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: points before the hours that are read were forgotten, also of series that stayed in the cache."""
+    monkeypatch.setattr("tsd.tables.opentsdb.layout.LastPointCache", partial(LastPointCache, max_series=20))
+    now_ms = (T + 10) * 1000
+    async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: now_ms) as worlds:
+        world = worlds["held"]
+        await world.put([f"b {T + 1} 0 host=h{host}" for host in range(10)])
+        await world.put([f"a {T + 5} 7 host=y", f"a {T + 20} 5 host=x"])  # the rows of y are read
+        await world.flush()
+        now_ms += 1000 * HOUR_S * 1000
+        read = world.store.get
+
+        async def filling(*words: Any, **options: Any) -> Mapping[bytes, list[Cell]]:
+            if words[0] == world.config.data_table:
+                monkeypatch.setattr(world.store, "get", read)
+                await world.put([f"c {now_ms // 1000} 0 host=h{host}" for host in range(10)])
+                await world.flush()
+            found: Mapping[bytes, list[Cell]] = await read(*words, **options)
+            return found
+
+        monkeypatch.setattr(world.store, "get", filling)
+        newest = {(("host", "x"),): ((T + 20) * 1000, 5.0), (("host", "y"),): ((T + 5) * 1000, 7.0)}
+        assert await world.newest("a", None) == newest
+        assert world.store.get == read
+
+
 async def test_deleted_points_stay_so_while_commands_delete_during_each_read(tmp_path: Path) -> None:
     """Regression: of points that were in memory at the start of the last read."""
     async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: (T + 50) * 1000) as worlds:
