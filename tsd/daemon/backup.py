@@ -186,11 +186,9 @@ class BackupWriter:
 
     def copy_state(self, state: Path) -> None:
         """Copy the files of the state folder that are neither the store nor the journal."""
-        for path in files_below(state):
-            name = path.relative_to(state)
-            if name.parts[0] not in _NOT_COPIED:
-                with suppress(FileNotFoundError):  # a rotated file
-                    self._add(path, Path(STATE) / name)
+        for path in files_below(state, but=_NOT_COPIED):
+            with suppress(FileNotFoundError):  # a rotated file
+                self._add(path, Path(STATE) / path.relative_to(state))
 
     def copy_journal(self, journal: Path) -> None:
         """Copy the synced part of each segment, without those that disappear meanwhile: they are in the store."""
@@ -355,14 +353,15 @@ def journal_lines(journal: Path) -> int:
     return lines
 
 
-def files_below(folder: Path) -> Iterable[Path]:
-    """Yield the regular files below a folder. Links are not followed. Raise OSError for a folder that exists and cannot
-    be listed."""
+def files_below(folder: Path, but: frozenset[str] = frozenset()) -> Iterable[Path]:
+    """Yield the regular files below a folder, without the entries `but` of it. Links are not followed. Raise OSError
+    for a folder that exists and cannot be listed."""
     for parent, folders, names in os.walk(folder, onerror=_check_missing):
-        folders[:] = [name for name in folders if name != LOST_FOUND]
+        left_out = but if Path(parent) == folder else frozenset()
+        folders[:] = [name for name in folders if name != LOST_FOUND and name not in left_out]
         for name in names:
             path = Path(parent, name)
-            if not path.is_symlink() and is_file(path):
+            if name not in left_out and not path.is_symlink() and is_file(path):
                 yield path
 
 
