@@ -135,8 +135,8 @@ def _chosen(rows: CellRows, order: NDArray[np.intp]) -> CellRows:
 def _bits_of(values: bytes, lengths: Int64, floats: Bool) -> Int64:
     """Return integers, and the raw bits of doubles, of values that follow each other."""
     padded = np.frombuffer(bytes(8) + values, np.uint8)
-    ends = np.cumsum(lengths)
-    words = padded[ends[:, None] + np.arange(8)].view(">u8").reshape(-1).astype(np.uint64)
+    at_each_byte = np.ndarray((len(values) + 1,), ">u8", padded, strides=(1,))
+    words = at_each_byte[np.cumsum(lengths)].astype(np.uint64)
     unused = (64 - 8 * lengths).astype(np.uint64)
     bits: Int64 = (words << unused).view(np.int64) >> unused.view(np.int64)
     singles = floats & (lengths == 4)

@@ -93,5 +93,7 @@ def _values(columns: Columns, in_ms: NDArray[np.bool_], starts: Int64, ends: Int
         ms_before = starts_of(in_ms)
         ms_points = ms_before[ends[joined]] - ms_before[starts[joined]]
         all_bytes[last, 8] = (ms_points > 0) & (ms_points < (ends - starts)[joined])
-    sizes = np.cumsum(taken.sum(axis=1))
+    sizes = lengths + np.int64(1)
+    sizes[last] += 1
+    sizes = np.cumsum(sizes)
     return all_bytes[taken].tobytes(), sizes[ends - 1].tolist()
