@@ -41,6 +41,7 @@ SIZES = {
     "tsd.tables.open_rows.PAGE_POINTS": (300, 2000, 200_000),
     "tsd.codec.points.SLICE_POINTS": (50, 50_000),
     "tsd.codec.blocks.block.CHUNK_POINTS": (50, 8192),
+    "tsd.codec.blocks.block.LEAST_POINTS": (10, 2048),
     "tsd.query.assemble.SLICE_POINTS": (1000, 500_000),
     "tsd.query.open_series.FEW_POINTS": (5, 1000),
     "tsd.tables.opentsdb.matched_series.FEW_POINTS": (5, 1000),

@@ -84,6 +84,12 @@ def test_chosen_rows_are_those_of_the_whole(rows: Rows, data: st.DataObject) -> 
     assert listed(found) == [row for row, chosen in zip(whole_of(rows), wanted, strict=True) if chosen]
 
 
+@given(blocks())
+def test_one_row_is_that_of_the_whole(rows: Rows) -> None:
+    block = Block(encode_block(rows, PLACE), PLACE)
+    assert [one for row in range(block.rows) for one in listed(block.decode_row(row))] == whole_of(rows)
+
+
 @given(blocks(), st.data())
 def test_rows_with_the_same_times_are_a_table(rows: Rows, data: st.DataObject) -> None:
     count = len(rows.series_pairs)

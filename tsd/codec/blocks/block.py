@@ -26,14 +26,17 @@ from tsd.codec.blocks.numbers import (
     decode_numbers,
     encode_numbers,
     fill,
+    have_own_levels,
     to_doubles,
 )
-from tsd.codec.points import AlikePoints, Bool, Int64, spread
+from tsd.codec.points import AlikePoints, Bool, Float64, Int64, place_rows, spread, starts_of
 from tsd.errors import CorruptRow
 
 FORMAT = 1
 MOST_ROWS = 1 << 16
 CHUNK_POINTS = 8192  # about; a chunk has whole rows
+LEAST_POINTS = 2048  # of a chunk without rows of another scale
+SCALES = 3.0  # at most: the largest scale of the rows of such a chunk to the smallest one
 FEW_ROWS = 8  # looked up one by one
 _TIMES = 255  # form of a chunk of times
 _HEAD = struct.Struct("<BHIIIqII")
@@ -145,9 +148,13 @@ def _transposed(table: UInt8) -> bytes:
     return table.T.tobytes()
 
 
+def _are_neighbours(members: NDArray[np.intp]) -> bool:
+    return len(members) == int(members[-1] - members[0]) + 1
+
+
 def _points_of(starts: Int64, members: NDArray[np.intp]) -> slice | Int64:
     """Return the index of the points of ascending rows."""
-    if len(members) == int(members[-1] - members[0]) + 1:
+    if _are_neighbours(members):
         return slice(int(starts[members[0]]), int(starts[members[-1] + 1]))
     return spread(starts[members], starts[members + 1] - starts[members])
 
@@ -178,10 +185,35 @@ def _value_chunks(rows: Rows) -> Iterator[tuple[int, int, bool, NDArray[np.intp]
     kinds = forms.form.astype(np.int64) << 16 | forms.decimals.astype(np.int64) << 8 | forms.steps
     for kind in np.unique(kinds).tolist():
         members = np.flatnonzero(kinds == kind)
-        for start, end in cuts(counts[members], CHUNK_POINTS):
-            some = members[start:end]
-            numbers = np.ascontiguousarray(forms.numbers[_points_of(rows.starts, some)])
-            yield kind >> 16, kind >> 8 & 0xFF, bool(kind & 1), some, numbers
+        for group in _groups(forms.scale[members], counts[members]):
+            some = members[group]
+            steps = bool(kind & 1) or have_own_levels(forms.numbers[rows.starts[some]], forms.scale[some])
+            yield kind >> 16, kind >> 8 & 0xFF, steps, some, _numbers_of(forms.numbers, rows.starts, some)
+
+
+def _numbers_of(numbers: Int64, starts: Int64, members: NDArray[np.intp]) -> Int64:
+    """Return the numbers of ascending rows."""
+    if _are_neighbours(members):
+        return numbers[_points_of(starts, members)]
+    bounds = zip(starts[members].tolist(), starts[members + 1].tolist(), strict=True)
+    return np.concatenate([numbers[at:to] for at, to in bounds])
+
+
+def _groups(scale: Float64, counts: Int64) -> Iterator[NDArray[np.intp]]:
+    """Yield the indexes of the rows of each chunk, ascending. Rows of one scale share a chunk: their numbers take fewer
+    bytes. They stay in their order, and are read faster, if all have one scale."""
+    order = np.argsort(scale, kind="stable")
+    scale = scale[order]
+    if scale[-1] <= SCALES * scale[0]:
+        order = np.arange(len(order))
+    ends = np.cumsum(counts[order])
+    start = before = 0
+    while start < len(order):
+        alike = int(np.searchsorted(scale, SCALES * scale[start], "right"))
+        least, most = np.searchsorted(ends, (before + LEAST_POINTS, before + CHUNK_POINTS + 1)).tolist()
+        end = max(start + 1, min(max(alike, least + 1), most))
+        yield np.sort(order[start:end])
+        start, before = end, int(ends[end - 1])
 
 
 class Block:
@@ -316,39 +348,46 @@ class Block:
 
     def _values_of(self, rows: NDArray[np.intp]) -> tuple[Int64, Int64, Bool]:
         """Return the index of the first point of each of some rows, and the values of all."""
-        starts = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(self.counts[rows], out=starts[1:])
-        bits, floats = np.empty(starts[-1], np.int64), np.empty(starts[-1], np.bool_)
-        chosen = self._chunk_of[rows]
+        counts, chosen = self.counts[rows], self._chunk_of[rows]
+        starts = starts_of(counts)
+        bits = np.empty(starts[-1], np.int64)
+        floats = np.repeat(self._table["form"][chosen] != INTEGERS, counts)
         for chunk in np.unique(chosen).tolist():
-            self._decode_values(chunk, rows, np.flatnonzero(chosen == chunk), starts, bits, floats)
+            self._decode_values(chunk, rows, chosen == chunk, starts, bits, floats)
         return starts, bits, floats
 
     def _decode_values(
-        self, chunk: int, rows: NDArray[np.intp], places: NDArray[np.intp], starts: Int64, bits: Int64, floats: Bool
+        self, chunk: int, rows: NDArray[np.intp], own: Bool, starts: Int64, bits: Int64, floats: Bool
     ) -> None:
-        """Decode the values of a chunk for the chosen rows at `places` of `rows`."""
-        form, decimals, count, points, _, _ = self._table[chunk].item()
-        stored = self._chunk(chunk)
-        to = _points_of(starts, places)
-        if count == len(places) and isinstance(to, slice):
-            self._decode_chunk(stored, form, decimals, bits[to], floats[to])
+        """Decode the values of a chunk for those of the chosen rows that are its `own`."""
+        form, _, count, points, _, _ = self._table[chunk].item()
+        places = np.flatnonzero(own)
+        if count == len(places) and _are_neighbours(places):
+            to = _points_of(starts, places)
+            self._decode_chunk(chunk, bits[to], floats[to])
             return
-        all_bits, all_floats = np.empty(points, np.int64), np.empty(points, np.bool_)
-        self._decode_chunk(stored, form, decimals, all_bits, all_floats)
+        numbers, are_floats = np.empty(points, np.int64), np.empty(points, np.bool_)
+        self._decode_chunk(chunk, numbers, are_floats)
         members = np.flatnonzero(self._chunk_of == chunk)
-        ends = np.cumsum(self.counts[members])
-        at = np.searchsorted(members, rows[places])
-        source = spread((ends - self.counts[members])[at], self.counts[members[at]])
-        bits[to], floats[to] = all_bits[source], all_floats[source]
+        counts = self.counts[members]
+        if int(counts.sum()) != points:
+            raise CorruptRow(f"chunk {chunk} of a block has {points} points, its rows have {int(counts.sum())}")
+        if len(members) > len(places):
+            at = np.searchsorted(members, rows[places])
+            source = spread(starts_of(counts)[at], counts[at])
+            numbers, are_floats = numbers[source], are_floats[source]
+        place_rows(numbers, own, np.diff(starts), bits)
+        if form == MIXED:
+            floats[_points_of(starts, places)] = are_floats
 
-    def _decode_chunk(self, stored: bytes, form: int, decimals: int, bits: Int64, floats: Bool) -> None:
+    def _decode_chunk(self, chunk: int, bits: Int64, floats: Bool) -> None:
+        """Fill `bits` with the values of a chunk, and `floats` if it is mixed."""
+        form, decimals, _, _, _, _ = self._table[chunk].item()
+        stored = self._chunk(chunk)
         if form == MIXED:
             size = (len(bits) + 7) // 8
             floats[:] = np.unpackbits(np.frombuffer(stored[:size], np.uint8), count=len(bits)).view(np.bool_)
             stored = stored[size:]
-        else:
-            floats[:] = form != INTEGERS
         decode_numbers(stored, form, decimals, bits)
 
     def _chunk(self, chunk: int) -> bytes:

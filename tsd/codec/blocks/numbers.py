@@ -43,6 +43,7 @@ class Forms(NamedTuple):
     form: UInt8
     decimals: UInt8
     steps: Bool  # differences of neighbours are smaller than the values
+    scale: Float64  # mean size of these differences
     numbers: Int64  # of each point: what is stored
 
 
@@ -52,10 +53,10 @@ def choose_forms(bits: Int64, floats: Bool, starts: Int64, *, compiled: bool = H
     if compiled:
         rows = len(starts) - 1
         form, decimals, steps = np.empty(rows, np.uint8), np.empty(rows, np.uint8), np.empty(rows, np.bool_)
-        numbers = np.empty(len(bits), np.int64)
+        scale, numbers = np.empty(rows), np.empty(len(bits), np.int64)
         given = np.ascontiguousarray(bits), np.ascontiguousarray(floats).view(np.uint8), np.ascontiguousarray(starts)
-        _forms.choose(*given, _POWERS, _DECIMAL_BOUND, form, decimals, steps.view(np.uint8), numbers)
-        return Forms(form, decimals, steps, numbers)
+        _forms.choose(*given, _POWERS, _DECIMAL_BOUND, form, decimals, steps.view(np.uint8), scale, numbers)
+        return Forms(form, decimals, steps, scale, numbers)
     counts = np.diff(starts)
     parts = [
         _choose(bits[starts[at] : starts[to]], floats[starts[at] : starts[to]], starts[at : to + 1] - starts[at])
@@ -78,7 +79,7 @@ def _choose(bits: Int64, floats: Bool, starts: Int64) -> Forms:
             if not left.any():
                 break
             _to_decimals(bits, first, counts, left, places, numbers, form, decimals)
-    return Forms(form, decimals, _has_small_steps(numbers, starts), numbers)
+    return Forms(form, decimals, *_steps_of(numbers, starts), numbers)
 
 
 def _to_decimals(
@@ -103,15 +104,27 @@ def to_doubles(whole: Int64, places: int) -> Float64:
     return whole / 10.0**places
 
 
-def _has_small_steps(numbers: Int64, starts: Int64) -> Bool:
-    """Return for each row whether the differences of neighbours are smaller than the distances from its first value."""
+def _steps_of(numbers: Int64, starts: Int64) -> tuple[Bool, Float64]:
+    """Return for each row whether the differences of neighbours are smaller than the distances from its first value,
+    and their mean size."""
     first, counts = starts[:-1], np.diff(starts)
     with np.errstate(over="ignore"):
         steps = np.abs(np.diff(numbers, prepend=numbers[:1]).astype(np.float64))
         distances = np.abs((numbers - np.repeat(numbers[first], counts)).astype(np.float64))
     steps[first] = 0.0
-    found: Bool = np.add.reduceat(steps, first) < 0.5 * np.add.reduceat(distances, first)
-    return found
+    sums = np.add.reduceat(steps, first)
+    return (counts > 1) & (sums <= 0.5 * np.add.reduceat(distances, first)), sums / np.maximum(counts - 1, 1)
+
+
+def have_own_levels(firsts: Int64, scale: Float64) -> bool:
+    """Return whether rows, given by their first number and their scale, keep near numbers that differ by more.
+
+    >>> scale = np.array([6.0, 5.0])
+    >>> have_own_levels(np.array([1, 901]), scale), have_own_levels(np.array([1, 9]), scale)
+    (True, False)
+    """
+    levels, step = firsts.astype(np.float64), float(scale.mean())
+    return 0 < step < float(np.abs(levels - levels.mean()).mean())
 
 
 def encode_numbers(numbers: Int64, form: int, *, steps: bool) -> bytes:
