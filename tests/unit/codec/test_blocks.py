@@ -103,6 +103,11 @@ def test_rows_that_never_change_take_next_to_nothing() -> None:
     assert bytes_a_point(rows_of(constants)) < 0.1
 
 
+def test_multiples_of_a_number_take_hardly_more_than_their_quotients() -> None:
+    pages = np.cumsum(np.random.default_rng(2).integers(-50, 51, (SERIES, POINTS)), axis=1)
+    assert bytes_a_point(rows_of(4096 * pages)) < 1.1 * bytes_a_point(rows_of(pages))
+
+
 def test_no_wanted_row_gives_no_points() -> None:
     block = Block(encode_block(many_rows(), PLACE), PLACE)
     found = block.decode(np.zeros(block.rows, np.bool_))

@@ -106,7 +106,7 @@ def encode_block(rows: Rows, place: bytes) -> bytes:
     chunk_of = np.zeros(len(rows.series_pairs), np.uint16)
     for form, decimals, steps, members, numbers in _value_chunks(rows):
         chunk_of[members] = len(table)
-        stored = encode_numbers(numbers, form, steps=steps)
+        stored = encode_numbers(numbers, form, steps=steps, small=True)
         if form == MIXED:
             flags = np.packbits(rows.floats[_points_of(rows.starts, members)]).tobytes()
             stored = flags + stored

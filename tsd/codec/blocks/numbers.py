@@ -31,9 +31,11 @@ MOST_DECIMALS = 6
 _DECIMAL_BOUND = float(1 << 52)  # a larger decimal number is stored as a double
 _POWERS = np.array([10.0**places for places in range(MOST_DECIMALS + 1)])
 _SLICE_POINTS = 8192
-_LEVEL = 6
+_LEVEL, _SMALL_LEVEL = 6, 7
 _STEPS = ChunkConfig(_LEVEL, ModeSpec.classic(), DeltaSpec.try_consecutive(1))
 _VALUES = ChunkConfig(_LEVEL, ModeSpec.classic(), DeltaSpec.no_op())
+_SMALL_STEPS = ChunkConfig(_SMALL_LEVEL, ModeSpec.auto(), DeltaSpec.try_consecutive(1))
+_SMALL_VALUES = ChunkConfig(_SMALL_LEVEL, ModeSpec.auto(), DeltaSpec.no_op())
 _CHOSEN = ChunkConfig(_LEVEL, ModeSpec.auto(), DeltaSpec.auto())
 
 
@@ -127,11 +129,13 @@ def have_own_levels(firsts: Int64, scale: Float64) -> bool:
     return 0 < step < float(np.abs(levels - levels.mean()).mean())
 
 
-def encode_numbers(numbers: Int64, form: int, *, steps: bool) -> bytes:
-    """Return the bytes of the numbers of one form."""
+def encode_numbers(numbers: Int64, form: int, *, steps: bool, small: bool = False) -> bytes:
+    """Return the bytes of the numbers of one form. With `small` they are fewer, above all for multiples of a number
+    such as 4096, and encoding takes a fifth longer."""
     if form == DOUBLES:
         return bytes(standalone.simple_compress(numbers.view(np.float64), _CHOSEN))
-    return bytes(standalone.simple_compress(numbers, _STEPS if steps else _VALUES))
+    stepped, plain = (_SMALL_STEPS, _SMALL_VALUES) if small else (_STEPS, _VALUES)
+    return bytes(standalone.simple_compress(numbers, stepped if steps else plain))
 
 
 def decode_numbers(stored: bytes, form: int, decimals: int, bits: Int64) -> None:
