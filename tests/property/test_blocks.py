@@ -29,7 +29,10 @@ alike = st.sampled_from([whole, doubles, whole | doubles, *(decimals(places).map
 shared_times = st.sampled_from([[0], [0, 1000], list(range(0, 600_000, 10_000))])
 seconds = st.lists(st.integers(0, 3599).map(lambda at: at * 1000), min_size=1, max_size=30, unique=True).map(sorted)
 millis = st.lists(st.integers(0, 3_599_999), min_size=1, max_size=30, unique=True).map(sorted)
-timed = st.tuples(st.just(False), shared_times | seconds) | st.tuples(st.just(True), shared_times | millis)
+late = st.lists(st.sampled_from([0, 0, 0, 0, 1, -1]), min_size=1, max_size=60).map(
+    lambda lags: [(10 * at + lag + 1) * 1000 for at, lag in enumerate(lags)]
+)
+timed = st.tuples(st.just(False), shared_times | seconds | late) | st.tuples(st.just(True), shared_times | millis)
 
 
 @st.composite

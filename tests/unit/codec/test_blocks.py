@@ -13,19 +13,26 @@ from tsd.errors import CorruptRow
 
 PLACE = b"place"
 SERIES, POINTS = 100, 360
+FORMAT_1 = """
+0101000400000003000000030000000010a5d4e80000004500000009991a28789c4b4c4a4e616060646266c00318991899200c06266471
+666684b6ff0c20362710eb0271a2fdf2270c60c56c402c0fd2ea30e13923134c441588af64552402008995092c70636f21030043020401
+0408000000100000000000000000007c0000008813c4090080af4219a18c10a410270070636f2103008201040104050000001000080000
+000000000024001062860070636f2103008201040104050000001000c80000000000000064001900007d907ed0d78400
+"""
 
 
-def rows_of(bits: Int64) -> Rows:
-    """Rows of a table of values, one every ten seconds."""
+def rows_of(bits: Int64, *, floats: bool = False, offsets: Int64 | None = None, in_ms: bool = False) -> Rows:
+    """Rows of a table of values; of a table of times too, if these are not every ten seconds."""
     series, points = bits.shape
+    every = np.tile(np.arange(points) * 10_000, series) if offsets is None else offsets.ravel()
     return Rows(
         [b"%06d" % number for number in range(series)],
-        np.zeros(series, np.bool_),
+        np.full(series, in_ms),
         np.full(series, 10**12),
         np.arange(series + 1) * points,
-        np.tile(np.arange(points) * 10_000, series),
+        every,
         bits.ravel(),
-        np.zeros(series * points, np.bool_),
+        np.full(series * points, floats),
     )
 
 
@@ -108,6 +115,56 @@ def test_multiples_of_a_number_take_hardly_more_than_their_quotients() -> None:
     assert bytes_a_point(rows_of(4096 * pages)) < 1.1 * bytes_a_point(rows_of(pages))
 
 
+@pytest.mark.parametrize("in_ms", [False, True])
+def test_points_that_are_late_or_early_take_little_more_than_the_least(in_ms: bool) -> None:
+    rng = np.random.default_rng(2)
+    even, zeros = np.arange(POINTS) * 10_000 + 2000, np.zeros((SERIES, POINTS), np.int64)
+    chances = {-1: 0.025, 0: 0.95, 1: 0.025}
+    late = 1000 * rng.choice(list(chances), (SERIES, POINTS), p=list(chances.values()))
+    least = -sum(chance * np.log2(chance) for chance in chances.values()) / 8
+    added = bytes_a_point(rows_of(zeros, offsets=even + late, in_ms=in_ms)) - bytes_a_point(rows_of(zeros))
+    assert added < 1.8 * least
+
+
+def uneven_times(rng: np.random.Generator) -> list[Int64]:
+    """Times of rows: near even steps of several lengths, with gaps, after pauses of random length, of few points."""
+    even = np.arange(300) * 10_000
+    return [
+        even + 1000 * rng.integers(0, 2, 300),
+        np.cumsum(rng.integers(9000, 11_000, 300)),
+        even[rng.random(300) < 0.8],
+        np.arange(3600) * 1000 + rng.integers(0, 100, 3600),
+        even + rng.integers(0, 1000, 300),
+        even + 7,
+        rng.integers(0, 3_600_000, 1),
+        np.array([0, 3_599_999]),
+    ]
+
+
+def test_times_of_every_kind_come_back() -> None:
+    rng = np.random.default_rng(4)
+    times = [one for _ in range(12) for one in uneven_times(rng)]
+    starts = np.cumsum([0, *map(len, times)])
+    offsets = np.concatenate(times)
+    names = [b"%06d" % number for number in range(len(times))]
+    stamps, in_ms = np.zeros(len(times), np.int64), np.arange(len(times)) % 3 > 0
+    rows = Rows(names, in_ms, stamps, starts, offsets, np.arange(len(offsets)), np.zeros(len(offsets), np.bool_))
+    block = Block(encode_block(rows, PLACE), PLACE)
+    assert (block.decode().offsets == offsets).all()
+    for row, wanted in enumerate(times):
+        assert (block.decode_row(row).offsets == wanted).all()
+    some = np.arange(block.rows) % 5 < 2
+    assert (block.decode(some).offsets == np.concatenate([times[row] for row in np.flatnonzero(some)])).all()
+
+
+def test_block_of_the_first_format_is_read() -> None:
+    found = Block(bytes.fromhex(FORMAT_1), PLACE).decode()
+    times = [[0, 10, 20], [0, 11, 20], [0, 10, 20], [9, 30, 40]]
+    assert (found.offsets.reshape(4, 3) // 1000).tolist() == times
+    assert found.bits.reshape(4, 3)[::2].tolist() == [[1, 2, 3], [7, 7, 9]]
+    assert found.bits.view(np.float64).reshape(4, 3)[1::2].tolist() == [[0.5, 0.25, 1.5], [20.5, 20.25, 21.5]]
+
+
 def test_no_wanted_row_gives_no_points() -> None:
     block = Block(encode_block(many_rows(), PLACE), PLACE)
     found = block.decode(np.zeros(block.rows, np.bool_))
@@ -116,8 +173,8 @@ def test_no_wanted_row_gives_no_points() -> None:
 
 def test_unknown_format_is_an_error() -> None:
     stored = encode_block(many_rows(), PLACE)
-    with pytest.raises(CorruptRow, match="format 2"):
-        Block(b"\2" + stored[1:], PLACE)
+    with pytest.raises(CorruptRow, match="format 3"):
+        Block(b"\3" + stored[1:], PLACE)
 
 
 def one_value(dice: random.Random, kind: str) -> tuple[int, bool]:

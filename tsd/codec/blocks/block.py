@@ -22,23 +22,23 @@ from tsd.codec.blocks.numbers import (
     MIXED,
     UInt8,
     choose_forms,
-    cuts,
     decode_numbers,
     encode_numbers,
     fill,
     have_own_levels,
     to_doubles,
 )
+from tsd.codec.blocks.times import TIMES, distinct_times, offsets_of, time_chunks
 from tsd.codec.points import AlikePoints, Bool, Float64, Int64, place_rows, spread, starts_of
 from tsd.errors import CorruptRow
 
-FORMAT = 1
+FORMAT = 2
+FORMATS = 1, FORMAT  # that are read; the first one has no times as distances
 MOST_ROWS = 1 << 16
 CHUNK_POINTS = 8192  # about; a chunk has whole rows
 LEAST_POINTS = 2048  # of a chunk without rows of another scale
 SCALES = 3.0  # at most: the largest scale of the rows of such a chunk to the smallest one
 FEW_ROWS = 8  # looked up one by one
-_TIMES = 255  # form of a chunk of times
 _HEAD = struct.Struct("<BHIIIqII")
 _CHUNK = np.dtype(
     [("form", "u1"), ("decimals", "u1"), ("rows", "<u4"), ("points", "<u4"), ("size", "<u4"), ("crc", "<u4")]
@@ -81,19 +81,11 @@ class _Head(NamedTuple):
     crc: int
 
 
-class _Times(NamedTuple):
-    """The distinct times of rows: each vector of times once."""
-
-    vector_of: Int64  # of each row
-    counts: Int64  # of each vector
-    offsets: Int64
-
-
 def encode_block(rows: Rows, place: bytes) -> bytes:
     """Return the block of 1 to MOST_ROWS rows. `place` identifies the block, such as its key: reading needs it too."""
     assert 0 < len(rows.series_pairs) <= MOST_ROWS, len(rows.series_pairs)
     assert (np.diff(rows.starts) > 0).all(), "a row without points"
-    times = _distinct_times(rows)
+    times = distinct_times(rows.offsets, rows.starts)
     table: list[tuple[int, int, int, int, int, int]] = []
     parts: list[bytes] = []
 
@@ -101,8 +93,8 @@ def encode_block(rows: Rows, place: bytes) -> bytes:
         table.append((form, decimals, count, points, len(stored), zlib.crc32(stored)))
         parts.append(stored)
 
-    for count, some in _time_chunks(times):
-        add(_TIMES, 0, count, len(some), encode_numbers(some, INTEGERS, steps=False))
+    for form, count, some in time_chunks(times, CHUNK_POINTS):
+        add(form, 0, count, len(some), encode_numbers(some, INTEGERS, steps=False))
     chunk_of = np.zeros(len(rows.series_pairs), np.uint16)
     for form, decimals, steps, members, numbers in _value_chunks(rows):
         chunk_of[members] = len(table)
@@ -159,25 +151,6 @@ def _points_of(starts: Int64, members: NDArray[np.intp]) -> slice | Int64:
     return spread(starts[members], starts[members + 1] - starts[members])
 
 
-def _distinct_times(rows: Rows) -> _Times:
-    text, bounds = rows.offsets.astype(np.uint32).tobytes(), (rows.starts * 4).tolist()
-    known: dict[bytes, int] = {}
-    numbers = [known.setdefault(text[start:end], len(known)) for start, end in pairwise(bounds)]
-    vectors = list(known)
-    offsets = np.frombuffer(b"".join(vectors), np.uint32).astype(np.int64)
-    return _Times(np.array(numbers, np.int64), np.array([len(vector) // 4 for vector in vectors], np.int64), offsets)
-
-
-def _time_chunks(times: _Times) -> Iterator[tuple[int, Int64]]:
-    """Yield the number of vectors of each chunk, and what is stored: the first offset and the differences."""
-    ends = np.cumsum(times.counts)
-    steps = np.diff(times.offsets, prepend=0)
-    firsts = ends - times.counts
-    steps[firsts] = times.offsets[firsts]
-    for start, end in cuts(times.counts, CHUNK_POINTS):
-        yield end - start, steps[int(firsts[start]) : int(ends[end - 1])]
-
-
 def _value_chunks(rows: Rows) -> Iterator[tuple[int, int, bool, NDArray[np.intp], Int64]]:
     """Yield form, decimals, whether steps are small, rows and numbers of each chunk."""
     forms = choose_forms(rows.bits, rows.floats, rows.starts)
@@ -223,8 +196,8 @@ class Block:
         """`place` is that given to `encode_block`. Raise CorruptRow for damage, or a format that is unknown."""
         if len(stored) < _HEAD.size:
             raise CorruptRow(f"a block has {_HEAD.size} bytes or more, this one {len(stored)}")
-        if stored[0] != FORMAT:
-            raise CorruptRow(f"a block of format {stored[0]}; this version reads format {FORMAT}")
+        if stored[0] not in FORMATS:
+            raise CorruptRow(f"a block of format {stored[0]}; this version reads formats 1 and {FORMAT}")
         head = _Head(*_HEAD.unpack_from(stored))
         end = _HEAD.size + head.size
         directory = stored[_HEAD.size : end]
@@ -408,7 +381,7 @@ class Block:
             some, _ = self._time_vectors(needed)
             return np.tile(some, len(rows))
         offsets, firsts = self._time_vectors(needed)
-        if len(rows) == self.rows == len(self._vector_counts):
+        if len(vectors) == len(firsts) and (np.diff(vectors) == 1).all():
             return offsets
         return offsets[spread(firsts[vectors], counts)]
 
@@ -418,33 +391,26 @@ class Block:
         firsts = np.zeros(len(needed), np.int64)
         found: list[Int64] = []
         size = vector = 0
-        for chunk in np.flatnonzero(self._table["form"] == _TIMES).tolist():
-            count, points = int(self._table["rows"][chunk]), int(self._table["points"][chunk])
-            part = slice(vector, vector + count)
-            vector += count
+        for chunk in np.flatnonzero(self._table["form"] >= TIMES[0]).tolist():
+            part = slice(vector, vector + int(self._table["rows"][chunk]))
+            vector = part.stop
             if needed[part].any():
-                inner = np.cumsum(self._vector_counts[part]) - self._vector_counts[part]
-                firsts[part] = size + inner
-                found.append(_running(self._steps(chunk, points), inner))
-                size += points
+                starts = starts_of(self._vector_counts[part])
+                firsts[part] = size + starts[:-1]
+                size += int(starts[-1])
+                found.append(self._times(chunk, self._vector_counts[part]))
         offsets = found[0] if len(found) == 1 else np.concatenate(found)
         if needed.sum() == 1:
             [one] = np.flatnonzero(needed).tolist()
             offsets = offsets[int(firsts[one]) : int(firsts[one] + self._vector_counts[one])]
         return offsets, firsts
 
-    def _steps(self, chunk: int, points: int) -> Int64:
-        steps = np.empty(points, np.int64)
-        decode_numbers(self._chunk(chunk), INTEGERS, 0, steps)
-        return steps
-
-
-def _running(steps: Int64, firsts: Int64) -> Int64:
-    """Return the running sums of each vector; `firsts` has the index of each one's first step."""
-    sums = np.cumsum(steps)
-    before = sums[firsts] - steps[firsts]
-    found: Int64 = sums - np.repeat(before, np.diff(firsts, append=len(steps)))
-    return found
+    def _times(self, chunk: int, counts: Int64) -> Int64:
+        """Return the offsets of a chunk of times. `counts`: of each of its vectors."""
+        form, _, _, points, _, _ = self._table[chunk].item()
+        numbers = np.empty(points, np.int64)
+        decode_numbers(self._chunk(chunk), INTEGERS, 0, numbers)
+        return offsets_of(form, numbers, counts)
 
 
 class _Fields:
