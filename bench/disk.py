@@ -1,9 +1,11 @@
-"""Size on disk of a day of a fleet's metrics: bytes per point of the embedded store and of VictoriaMetrics.
+"""Size on disk of some hours of a fleet's metrics: bytes per point of the embedded store and of VictoriaMetrics.
 
-The points are written one cell per point, as OpenTSDB does, and compacted with `tsd compact`. Then each system merges
-its files as far as possible, and the data files are measured. The benchmark fails if a point differs before and after.
+The points are written one cell per point, as OpenTSDB does, and compacted with `tsd compact`: once to rows, and in a
+copy of the store to blocks. Then each system merges its files as far as possible, and the data files are measured. The
+benchmark fails if a point differs before and after.
 """
 
+import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,7 +21,7 @@ from bench.daemon import run_tsd
 from bench.day import SINGLE_CELLS, log_progress
 from bench.lines import METRICS_A_HOST, ROUND_S, START_S, Load, rounds, series_text
 from bench.report import machine, publish, table
-from bench.table_size import merge_embedded, table_bytes
+from bench.table_size import merge_embedded
 from bench.victoria import running_victoria
 from tsd.config.loader import Given
 from tsd.daemon.settings import read_config
@@ -52,12 +54,13 @@ class Figures(NamedTuple):
 
     before: float  # the compaction
     after: float
+    blocks: float  # the same with tsd.storage.blocks
     victoria: float
 
 
 @click.command()
-@click.option("--hosts", default=30, help="Hosts with ten series each, a point every ten seconds.")
-@click.option("--hours", default=24, help="Length of the day.")
+@click.option("--hosts", default=100, help="Hosts with ten series each; fewer than 16 make no blocks.")
+@click.option("--hours", default=4, help="Hours with a point every ten seconds.")
 def disk(hosts: int, hours: int) -> None:
     """Bytes per point on disk after compaction: the embedded store and VictoriaMetrics."""
     fleet = Fleet(hosts, hours)
@@ -70,8 +73,7 @@ def disk(hosts: int, hours: int) -> None:
             home.mkdir()
             with (home / "lines").open("wb") as file:
                 file.writelines(lines)
-            before, after = _embedded(home, fleet.points)
-            found[mix] = Figures(before, after, _victoria(home, fleet))
+            found[mix] = Figures(*_embedded(home, fleet.points), _victoria(home, fleet))
             log_progress(mix, str(found[mix]))
     publish("disk", _report(fleet, found), {mix: figures._asdict() for mix, figures in found.items()})
 
@@ -119,25 +121,28 @@ def _jitter(chance: np.random.Generator, hosts: int) -> NDArray[np.int64]:
     return late.astype(np.int64) - early.astype(np.int64)
 
 
-def _embedded(home: Path, points: int) -> tuple[float, float]:
-    """Return bytes per point before and after the compaction."""
-    state = home / "state"
-    settings = {**SINGLE_CELLS, "tsd.storage.path": str(state)}
+def _embedded(home: Path, points: int) -> tuple[float, float, float]:
+    """Return bytes per point before the compaction, after it, and after one to blocks."""
+    state, copy = home / "state", home / "copy"
     log_progress(EMBEDDED, f"writing {points:,} points")
-    run_tsd(settings, "import", str(home / "lines"))
-    before, contents = _measured(state, settings, points)
-    log_progress(EMBEDDED, "compacting")
-    run_tsd(settings, "compact")
-    after, contents_after = _measured(state, settings, points)
-    if contents.digests != contents_after.digests:
-        raise SystemExit("the compaction changed points: the figures mean nothing")
-    return before, after
+    run_tsd({**SINGLE_CELLS, "tsd.storage.path": str(state)}, "import", str(home / "lines"))
+    shutil.copytree(state, copy)
+    before, contents = _measured(state, points)
+    sizes = [before]
+    for folder, blocks in ((state, "false"), (copy, "true")):
+        log_progress(EMBEDDED, f"compacting, tsd.storage.blocks = {blocks}")
+        run_tsd({"tsd.storage.blocks": blocks, "tsd.storage.path": str(folder)}, "compact")
+        size, contents_after = _measured(folder, points)
+        if contents.digests != contents_after.digests:
+            raise SystemExit("the compaction changed points: the figures mean nothing")
+        sizes.append(size)
+    before, after, in_blocks = sizes
+    return before, after, in_blocks
 
 
-def _measured(home: Path, settings: Mapping[str, str], points: int) -> tuple[float, Contents]:
-    merge_embedded(home, "tsdb")
-    size = table_bytes(home)
-    contents = stored(read_config(Given("benchmark", *item) for item in settings.items())[0])
+def _measured(state: Path, points: int) -> tuple[float, Contents]:
+    size = merge_embedded(state, "tsdb")
+    contents = stored(read_config([Given("benchmark", "tsd.storage.path", str(state))])[0])
     if contents.points != points:
         raise SystemExit(f"{contents.points} points are stored, {points} were sent: the figures mean nothing")
     return size / points, contents
@@ -156,7 +161,7 @@ def _victoria(home: Path, fleet: Fleet) -> float:
 
 def _report(fleet: Fleet, found: Mapping[str, Figures]) -> str:
     rows = [[mix, *(f"{figure:.2f}" for figure in figures)] for mix, figures in found.items()]
-    head = ["mix", "tsd, a cell a point", "tsd, compacted", "VictoriaMetrics"]
+    head = ["mix", "tsd, a cell a point", "tsd, compacted", "tsd, in blocks", "VictoriaMetrics"]
     return (
         f"Bytes a point on disk: {fleet.points:,} points of {fleet.hosts * METRICS_A_HOST:,} series, one every ten "
         f"seconds; {machine()}. Files of the data alone (no journal, no index of series), all merged. *a fleet's*: "

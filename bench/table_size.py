@@ -38,14 +38,18 @@ def table_bytes(home: Path) -> int:
     return _sizes((home / "store").glob("*.sst"))
 
 
-def merge_embedded(home: Path, table: str) -> None:
-    """Make RocksDB merge all files of a table, as it does gradually in the background. No process may have it open."""
+def merge_embedded(home: Path, table: str) -> int:
+    """Make RocksDB merge all files of a table and of its blocks, as it does gradually in the background. Return their
+    size: no other table's. No process may have the store open."""
     folder = str(home / "store")
     settings, table_settings = options(64 << 20, 32 << 20)
     families = dict.fromkeys(rocksdict.Rdict.list_cf(folder, settings), table_settings)
     database = rocksdict.Rdict(folder, settings, column_families=families)
     try:
-        database.get_column_family(table).compact_range(None, None)
+        merged = [database.get_column_family(name) for name in families if name in (table, f"{table}/blocks")]
+        for family in merged:
+            family.compact_range(None, None)
+        return sum(family.property_int_value("rocksdb.live-sst-files-size") or 0 for family in merged)
     finally:
         database.close()
 
