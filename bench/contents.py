@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import trio
 
-from bench.lines import METRICS_A_HOST, ROUND_S, Load, series_text
+from bench.lines import METRICS_A_HOST, Load, series_text
 from tests.conformance.hbase_points import pieces
 from tsd.config.settings import Config
 from tsd.daemon.wiring import opened_store
@@ -65,7 +65,7 @@ def answered(port: int, load: Load) -> Contents:
     digests: dict[str, str] = {}
     points = 0
     for metric in sorted({series_text(number)[0] for number in range(min(load.series, METRICS_A_HOST))}):
-        for start_s in range(load.start_s, load.start_s + load.points * ROUND_S, HOUR_S):
+        for start_s in range(load.start_s, load.start_s + load.points * load.round_s, HOUR_S):
             for result in _query(port, metric, start_s):
                 name = f"{metric} {start_s} {sorted(result['tags'].items())}"
                 assert name not in digests, name

@@ -37,11 +37,12 @@ class Fleet(NamedTuple):
 
     hosts: int
     hours: int
+    round_s: int
 
     @property
     def rounds(self) -> int:
         """Points per series."""
-        return self.hours * HOUR_S // ROUND_S
+        return self.hours * HOUR_S // self.round_s
 
     @property
     def points(self) -> int:
@@ -60,11 +61,12 @@ class Figures(NamedTuple):
 
 @click.command()
 @click.option("--hosts", default=100, help="Hosts with ten series each; fewer than 16 make no blocks.")
-@click.option("--hours", default=4, help="Hours with a point every ten seconds.")
-def disk(hosts: int, hours: int) -> None:
+@click.option("--hours", default=4, help="Hours with points.")
+@click.option("--round", "round_s", default=ROUND_S, help="Seconds from one point of a series to the next.")
+def disk(hosts: int, hours: int, round_s: int) -> None:
     """Bytes per point on disk after compaction: the embedded store and VictoriaMetrics."""
-    fleet = Fleet(hosts, hours)
-    uniform = Load(hosts * METRICS_A_HOST, fleet.rounds, 1, start_s=DAYS_START_S)
+    fleet = Fleet(hosts, hours, round_s)
+    uniform = Load(hosts * METRICS_A_HOST, fleet.rounds, 1, start_s=DAYS_START_S, round_s=round_s)
     mixes = {"a fleet's": fleet_lines(fleet), "drawn": rounds(uniform, 0)}
     found = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
@@ -107,7 +109,7 @@ def fleet_lines(fleet: Fleet) -> Iterator[bytes]:
         ):
             for place, text in zip(places.tolist(), texts, strict=True):
                 values[place] = text
-        times = [b"%d " % time for time in (DAYS_START_S + at * ROUND_S + late).tolist()]
+        times = [b"%d " % time for time in (DAYS_START_S + at * fleet.round_s + late).tolist()]
         yield b"".join(
             head + times[place // METRICS_A_HOST] + value + tail
             for place, (head, value, tail) in enumerate(zip(heads, values, tails, strict=True))
@@ -163,9 +165,9 @@ def _report(fleet: Fleet, found: Mapping[str, Figures]) -> str:
     rows = [[mix, *(f"{figure:.2f}" for figure in figures)] for mix, figures in found.items()]
     head = ["mix", "tsd, a cell a point", "tsd, compacted", "tsd, in blocks", "VictoriaMetrics"]
     return (
-        f"Bytes a point on disk: {fleet.points:,} points of {fleet.hosts * METRICS_A_HOST:,} series, one every ten "
-        f"seconds; {machine()}. Files of the data alone (no journal, no index of series), all merged. *a fleet's*: "
-        f"gauges with two decimals that walk, counters, small integers, {JITTER:.0%} of an agent's rounds a second "
-        f"early or late; *drawn*: the other benchmarks' lines, whose gauges and integers are drawn anew each time.\n\n"
-        + table(head, rows)
+        f"Bytes a point on disk: {fleet.points:,} points of {fleet.hosts * METRICS_A_HOST:,} series, one every "
+        f"{fleet.round_s} s; {machine()}. Files of the data alone (no journal, no index of series), all merged. "
+        f"*a fleet's*: gauges with two decimals that walk, counters, small integers, {JITTER:.0%} of an agent's rounds "
+        f"a second early or late; *drawn*: the other benchmarks' lines, whose gauges and integers are drawn anew each "
+        f"time.\n\n" + table(head, rows)
     )

@@ -1,4 +1,4 @@
-"""Lines of a fleet: every series has a point per round, and rounds are ten seconds apart.
+"""Lines of a fleet: every series has a point per round, and rounds are ten seconds apart unless said otherwise.
 
 The metrics of a host are gauges with two decimals, counters and small integers. The same arguments give the same bytes.
 """
@@ -20,6 +20,7 @@ class Load(NamedTuple):
     connections: int = 4
     seed: int = 1
     start_s: int = START_S
+    round_s: int = ROUND_S
 
     @property
     def lines(self) -> int:
@@ -29,7 +30,7 @@ class Load(NamedTuple):
     @property
     def after(self) -> "Load":
         """Return the load with the same series' next points, from the next full hour on."""
-        end_s = self.start_s + self.points * ROUND_S
+        end_s = self.start_s + self.points * self.round_s
         return self._replace(seed=self.seed + 1, start_s=-(-end_s // 3600) * 3600)
 
 
@@ -49,7 +50,7 @@ def rounds(load: Load, connection: int) -> Iterator[bytes]:
     ]
     counters = {number: chance.randrange(10**6) for number, _, _ in mine}
     for at in range(load.points):
-        time = load.start_s + at * ROUND_S
+        time = load.start_s + at * load.round_s
         lines = []
         for number, metric, tags in mine:
             match number % 4:
