@@ -24,11 +24,35 @@ from tsd.tables.reading import ScanRange
 from tsd.tables.writing import AHEAD_S
 
 LATE_S = 120  # after the end of an hour: points that arrive until then still belong to it
+TAIL_S = 5  # after the end of an hour, for its last points to arrive
+TAIL_SHARE = 20  # the last points of an hour wait for up to 1/20 of an interval longer than others
 FEW = 4  # series that are searched one by one, at most
 SMALL = 20_000  # points that are searched in the event loop
 SMALL_CHOSEN = 500_000  # the same for the points of chosen series, if none is packed
 MERGED = 16  # packed points that are packed again at once
 FEW_A_SERIES = 1.5  # packed points of a series: fewer are packed again
+
+
+class Interval(NamedTuple):
+    """For how long points are held: infinitely where no other process waits for them."""
+
+    length_s: float
+    window_s: float  # it ends with a window
+
+    def end(self, since: float) -> float:
+        """Return the end of an interval, by trio's clock."""
+        end = since + self.length_s
+        return end if math.isinf(end) else end // self.window_s * self.window_s
+
+    def due(self, base_s: int, since: float, now_s: int) -> float:
+        """Return when points of an hour that came since `since` are due, by trio's clock. `now_s` is the wall clock.
+
+        The first interval begins with the hour, so that an hour has as few as possible. The last one waits for the last
+        points of the hour, which would else be another cell of their rows."""
+        start = trio.current_time() + base_s - now_s
+        due = self.end(max(since, start))
+        tail = start + HOUR_S + TAIL_S
+        return tail if due < tail <= due + self.length_s / TAIL_SHARE else due
 
 
 class Split(NamedTuple):
@@ -41,10 +65,12 @@ class Split(NamedTuple):
 class OpenHour:
     """The points of one hour, in order of arrival."""
 
-    def __init__(self, base_s: int, until_s: int, sealed_s: int) -> None:
-        """The points are held until `until_s`. `sealed_s`: when its first window was sealed, by the monotonic clock."""
+    def __init__(self, base_s: int, until_s: int, due: float, sealed_s: int) -> None:
+        """The points are held until `until_s` by the wall clock, or `due` by trio's if that is earlier. `sealed_s`:
+        when its first window was sealed, by the monotonic clock."""
         self.base_s = base_s
         self.until_s = until_s
+        self.due = due
         self.sealed_s = sealed_s
         self.points = 0
         self.packed: list[PackedPoints] = []  # older than the parts
@@ -108,9 +134,9 @@ class OpenHour:
 class OpenHours:
     """The points of open hours, by hour."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval: Interval) -> None:
+        self._interval = interval
         self._hours: dict[int, OpenHour] = {}
-        self.intervals = 0  # that have ended since the first point came
         self.points = 0
 
     def __iter__(self) -> Iterator[OpenHour]:
@@ -126,24 +152,27 @@ class OpenHours:
         """When the oldest window with held points was sealed, by the monotonic clock."""
         return min((hour.sealed_s for hour in self), default=None)
 
-    def add(self, split: Split, segment: PendingSegment, now_s: int, sealed_s: int) -> None:
-        """Hold the held points of a window. `now_s` is that of `split`."""
+    def add(self, split: Split, segment: PendingSegment, now_s: int, sealed_s: int, since: float) -> None:
+        """Hold the held points of a window, which came since `since` by trio's clock. `now_s` is that of `split`."""
         for base_s, columns in split.held.items():
             hour = self._hours.get(base_s)
             if hour is None:
-                hour = self._hours[base_s] = OpenHour(base_s, held_until_s(base_s, now_s), sealed_s)
+                hour = self._hours[base_s] = self._new_hour(base_s, now_s, sealed_s, since)
             hour.add(columns, segment)
             self.points += len(columns.series)
 
-    def end_intervals(self, count: int, most: float, *, are_waiting: bool) -> bool:
-        """Count intervals that have ended, `count` since the last call. Return whether `most` have ended since the
-        first point came. Points are held no longer then, and the count begins again. `are_waiting`: points wait to be
-        held."""
-        self.intervals = self.intervals + count if self._hours or are_waiting else 0
-        if self.intervals < most:
-            return False
-        self.intervals = 0
-        return True
+    def _new_hour(self, base_s: int, now_s: int, sealed_s: int, since: float) -> OpenHour:
+        due = self._interval.due(base_s, since, now_s)
+        if math.isinf(due):
+            return OpenHour(base_s, held_until_s(base_s, now_s), due, sealed_s)
+        if now_s >= base_s + HOUR_S:  # few points: they are written with others
+            return OpenHour(base_s, end_s(base_s) + HOUR_S, min(due, self.due), sealed_s)
+        return OpenHour(base_s, end_s(base_s), due, sealed_s)
+
+    @property
+    def due(self) -> float:
+        """When the points of an hour are due at the latest, by trio's clock; infinity without any."""
+        return min((hour.due for hour in self), default=math.inf)
 
     def ends_s(self) -> float:
         """Return when the first hour is not open any more, by the wall clock; infinity without any."""
@@ -155,11 +184,16 @@ class OpenHours:
 
     def take(self, now_s: int | None = None) -> list[OpenHour]:
         """Remove and return the hours that are not open any more, or all if no time is given; the oldest first."""
-        over = [base_s for base_s, hour in sorted(self._hours.items()) if now_s is None or hour.is_over(now_s)]
-        taken = [self._hours.pop(base_s) for base_s in over]
+        return self._take([hour for hour in self if now_s is None or hour.is_over(now_s)])
+
+    def take_due(self) -> list[OpenHour]:
+        """Remove and return the hours whose points are due, the oldest first."""
+        now = trio.current_time()
+        return self._take([hour for hour in self if hour.due <= now])
+
+    def _take(self, hours: Sequence[OpenHour]) -> list[OpenHour]:
+        taken = [self._hours.pop(base_s) for base_s in sorted(hour.base_s for hour in hours)]
         self.points -= sum(hour.points for hour in taken)
-        if taken and not self._hours:
-            self.intervals = 0
         return taken
 
 

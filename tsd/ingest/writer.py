@@ -23,6 +23,7 @@ from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreError, bare, lacks_spac
 from tsd.ingest.accepted import JOURNAL_FULL, JOURNAL_SLOW, AcceptedLines
 from tsd.ingest.journal.journal import Segment
 from tsd.ingest.open_hours import (
+    Interval,
     OpenHour,
     OpenHours,
     has_hours_of,
@@ -44,7 +45,7 @@ from tsd.ingest.windows import (
 )
 from tsd.lazy import LazyLogger
 from tsd.store.retry import backoff
-from tsd.store.scheduling import next_time, sleep_until_next
+from tsd.store.scheduling import next_time
 from tsd.tables.reading import ScanRange
 from tsd.tables.writing import PointWriter
 
@@ -83,7 +84,8 @@ class Writer:
         self._windows: deque[Window] = deque()
         self._left: list[Window] = []  # in the journal, as they could not be read or stored at the end
         self.memory = WindowMemory()  # of sealed windows
-        self._hours = OpenHours()
+        self._interval = Interval(settings.hold_intervals * settings.interval_s, settings.interval_s)
+        self._hours = OpenHours(self._interval)
         self._last_whole_s = -1  # base time of the last hour that was released whole
         self._packing_due = trio.Event()
         self._released_memory = 0  # bytes, of windows made of open hours, and of windows that gave points to them
@@ -91,6 +93,7 @@ class Writer:
         self.evicted = 0  # series, since the start
         self.early_releases = 0  # how often open hours were written before their end because a bound was reached
         self._open_since_s: int | None = None  # when the first point of the open window was accepted
+        self._open_since = math.inf  # the same, by trio's clock
         self._sealed = 0  # windows, since the start
         self._last_open = 0  # number of the last of them that was the open window, and not an open hour
         self._written = 0
@@ -219,7 +222,7 @@ class Writer:
         memory = kept * POINT_BYTES if held else 0
         self._enqueue(IntervalWindow([pending], parts, points, now, since_s, memory, summaries=summaries, held=held))
         self._last_open = self._sealed
-        self._open_since_s = None
+        self._open_since_s, self._open_since = None, math.inf
         self._evict(now)
         self.regulate()
 
@@ -260,7 +263,7 @@ class Writer:
         """Hold the points of open hours. Return the points that are due, and those that are held."""
         excluded = [self._open_window.table.of_metric(metric, columns.series) for metric in self._settings.due_metrics]
         found = split(columns, now_s, [mask for mask in excluded if mask.any()])
-        self._hours.add(found, segment, now_s, sealed_s)
+        self._hours.add(found, segment, now_s, sealed_s, min(self._open_since, trio.current_time()))
         if any(map(self._is_large, self._hours)):
             self._packing_due.set()
         return found.due, list(found.held.values())
@@ -306,7 +309,7 @@ class Writer:
         """Keep memory and journal within their limits: seal a large window, drop waiting windows from memory, and stop
         accepting lines while the journal is full or too slow."""
         if self._open_since_s is None and self._open_window.points:
-            self._open_since_s = self._now_s()
+            self._open_since_s, self._open_since = self._now_s(), trio.current_time()
         if self._open_window.points > self._max_points // SMALL_SHARE:
             self._large.set()
         part, journal = self._settings.memory_limit // 4, self._journal
@@ -357,26 +360,27 @@ class Writer:
         """Seal a window at every interval, a small one of open hours seldom. Runs until cancelled."""
         interval_s = self._settings.interval_s
         while True:
-            begun_s = trio.current_time()
             self._large = trio.Event()
-            with trio.move_on_at(next_time(begun_s + self._rest_s(), interval_s)) as wait:
+            now = trio.current_time()
+            with trio.move_on_at(min(next_time(now + self._rest_s(), interval_s), self._hours.due)) as wait:
                 await self._large.wait()
             if not wait.cancelled_caught:
-                await sleep_until_next(interval_s)
-            count = max(round((trio.current_time() - begun_s) / interval_s), 1)
-            are_waiting = self._open_window.points > 0
-            are_due = self._hours.end_intervals(count, self._settings.hold_intervals, are_waiting=are_waiting)
-            if are_due or not self._is_small_window():
+                await trio.sleep_until(min(next_time(trio.current_time(), interval_s), self._hours.due))
+            due = min(self._open_due(), self._hours.due)
+            if due <= trio.current_time() or not self._is_small_window():
                 self.seal()
-            if are_due:
-                self._release(self._hours.take())  # with the window that has ended
+            self._release(self._hours.take_due())  # with the window that has ended
+
+    def _open_due(self) -> float:
+        """Return when points of the open window are due, by trio's clock; without any those that come now."""
+        return self._interval.end(min(self._open_since, trio.current_time()))
 
     def _rest_s(self) -> float:
         """Return for how long nothing can be due, unless the open window becomes large: to wake an idle daemon takes
-        milliseconds of CPU."""
+        milliseconds of CPU. Open hours may be due earlier."""
         settings, now_s = self._settings, self._now_s()
         age_s = 0 if self._open_since_s is None else now_s - self._open_since_s
-        left_s = (settings.hold_intervals - self._hours.intervals - 1) * settings.interval_s
+        left_s = self._open_due() - trio.current_time() - settings.interval_s / 2
         return max(min(settings.small_s - abs(age_s), self._hours.ends_s() - now_s, left_s), 0)
 
     def _is_small_window(self) -> bool:

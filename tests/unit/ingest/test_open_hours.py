@@ -17,6 +17,7 @@ from tests.flaky_store import Fault
 from tests.unit.ingest.parts import BASE, Parts, going, line, make_store
 from tsd.codec.opentsdb.columns import CELL_POINTS
 from tsd.codec.opentsdb.rowkey import KeyLayout
+from tsd.codec.putline import HOUR_S
 from tsd.ingest.open_hours import held_until_s
 from tsd.ingest.packed_points import PackedPoints, pack
 from tsd.ingest.writer import POINT_BYTES
@@ -108,6 +109,30 @@ async def test_interval_of_held_points_begins_again_after_a_flush(tmp_path: Path
             await trio.sleep(10)
             held.append(parts.writer.held_points)
         assert held == [1, 2, 1, 2, 0]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("start", [-600, -453, -178, -5])
+async def test_an_hour_has_as_many_intervals_as_fit(tmp_path: Path, autojump_clock: MockClock, start: int) -> None:
+    """Whenever the daemon started, each row gets six cells at ten minutes, and its points wait hardly longer. Late
+    points are written with others."""
+    parts = await holding(tmp_path, interval_s=10, hold_intervals=60)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(parts.writer.seal_windows)
+        released = []
+        before = 0
+        for at in range(start, HOUR_S + 100):
+            parts.now_s = BASE + at
+            if at % 10 == 3:
+                await parts.take(line(at, at), line(at - 2700, at, "late"))
+            await trio.sleep(1)
+            held = parts.writer.held_points + parts.open_window.points
+            assert held <= 2 * 62
+            if held < before:
+                released.append(at)
+            before = held
+        assert len([at for at in released if at > 300]) == 6  # before that, the last points of the hour before
+        assert HOUR_S <= released[-1] < HOUR_S + 20
         nursery.cancel_scope.cancel()
 
 
