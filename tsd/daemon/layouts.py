@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.rollup import Rollups
+from tsd.codec.opentsdb.rowkey import LAST_BASE
 from tsd.config.loader import key_layout, name_rules, state_folder
 from tsd.config.retention import parse_rules
 from tsd.config.settings import Config
@@ -54,6 +55,7 @@ else:  # a command uses one layout, and seldom entities
     tall = LazyModule("tsd.tables.tall.layout")
 
 COMPACTION_QUEUE_ROWS = 3_000_000  # of the open hour and waiting for compaction; `tsd compact` finds other rows
+LATE_QUEUE_ROWS = 1_000_000  # with late points
 FOLDED_HOURS = 500_000  # of metrics, waiting to be folded into blocks; `tsd compact` finds others
 COMPACTION_ROUND_ROWS = 10_000  # most rows of one round
 
@@ -173,9 +175,10 @@ def compaction_scheduler(
         return None
     # A daemon has time: it waits until the old cells of a row can be deleted together.
     waits_s = config.compaction_span_age_s if store.stamped_cells is not None else 0
+    compactor = row_compactor(config, store, now_ms, log_corrupt_row, settle_ms=max(SETTLE_MS, waits_s * 1000))
     return CompactionScheduler(
         RowQueue(key_layout(config), COMPACTION_QUEUE_ROWS, now_ms() // 1000),
-        row_compactor(config, store, now_ms, log_corrupt_row, settle_ms=max(SETTLE_MS, waits_s * 1000)),
+        compactor,
         CompactionRate(
             config.compaction_interval_s,
             config.compaction_threshold,
@@ -185,6 +188,7 @@ def compaction_scheduler(
         is_writer_behind,
         lambda: now_ms() // 1000,
         hour_folding(config, store),
+        late=RowQueue(key_layout(config), LATE_QUEUE_ROWS, LAST_BASE) if compactor.makes_requests else None,
         recent_s=waits_s or RECENT_S,
     )
 

@@ -9,7 +9,9 @@ from trio.testing import MockClock
 from tests.flaky_store import Fault, FlakyStore
 from tests.property.compaction_schedules import Graves
 from tests.unit.tables.compaction.parts import NOW_MS, TABLE, compactor, key, made, shown
-from tsd.codec.opentsdb.rowkey import KeyLayout
+from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.opentsdb.rowkey import LAST_BASE, KeyLayout
+from tsd.codec.putline import HOUR_S
 from tsd.store import Family, Put, Table
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS
@@ -38,6 +40,7 @@ class Scheduled:
         *,
         settle_ms: int = 0,
         recent_s: float = RECENT_S,
+        late: RowQueue | None = None,
     ) -> None:
         self.store = FlakyStore(store)
         self.now_s = 0
@@ -49,6 +52,7 @@ class Scheduled:
             rate,
             lambda: self.behind,
             lambda: self.now_s + int(trio.current_time()),
+            late=late,
             recent_s=recent_s,
         )
         for _ in range(2):
@@ -59,6 +63,17 @@ class Scheduled:
         texts = await shown(self.store.store, ROWS)
         assert set(texts) <= {TWO, ONE}
         return texts.count(TWO)
+
+    async def write_late(self, offset: int) -> None:
+        """Write a point of each row."""
+        puts = [Put(row, COLUMN + bytes((offset >> 4, offset << 4 & 0xF0)), b"\x2c") for row in ROWS]
+        await self.store.put(TABLE, puts)
+        self.scheduler.record(puts)
+
+    async def cells(self) -> set[int]:
+        """Return how many cells rows have."""
+        found = await self.store.store.get(TABLE, ROWS)
+        return {len(cells) for cells in found.values()}
 
 
 async def scheduled() -> Scheduled:
@@ -263,3 +278,41 @@ async def test_rows_that_were_being_written_to_end_a_rest(autojump_clock: MockCl
         await trio.sleep(6)
         assert len(found.store.calls) > tried > 0
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+async def test_rows_with_late_points_are_compacted_once_for_all_of_them(
+    autojump_clock: MockClock, is_behind: bool
+) -> None:
+    """An hour later than others, and only then if the first late point came before their compaction."""
+    late = RowQueue(KeyLayout(), 1000, LAST_BASE)
+    store = await made(dict.fromkeys(ROWS, "0000=2a@5 0010=2b@6"))
+    found = Scheduled(store, CompactionRate(10, 0, 1000, 3600), late=late)
+    async with trio.open_nursery() as nursery:
+        found.behind = is_behind
+        nursery.start_soon(found.scheduler.run)
+        await trio.sleep(OVER_S + 60)
+        for offset in (2, 3, 4):
+            await found.write_late(offset)
+            await trio.sleep(600)
+            found.behind = False
+        compacted = found.scheduler.statistics().compaction
+        assert compacted.compacted == (0 if is_behind else 100)
+        assert found.scheduler.statistics().queued >= 100
+        assert await found.cells() == {5 if is_behind else 4}
+        await trio.sleep(HOUR_S)
+        assert await found.cells() == {1}
+        assert compacted.compacted == (100 if is_behind else 200)
+        assert found.scheduler.statistics().queued == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_late_points_among_others_are_queued_apart(autojump_clock: MockClock) -> None:
+    """Cells of one call may be of several hours. Those of older ones are not postponed further."""
+    late = RowQueue(KeyLayout(), 1000, LAST_BASE)
+    found = Scheduled(await made({}), CompactionRate(10, 0, 1000, 3600), rows=(), late=late)
+    found.now_s = OVER_S + HOUR_S + 1
+    old, one, two, new = key(0), key(HOUR_S, 1), key(HOUR_S, 2), key(2 * HOUR_S)
+    found.scheduler.record([Put(row, b"t:", b"") for row in (one, new, old, two, new, old)])
+    assert [late.is_waiting(row) for row in (old, one, two, new)] == [False, True, True, False]
+    assert found.scheduler.statistics().queued == 4

@@ -54,6 +54,15 @@ class RowQueue:
         """The lowest base time of a row, None if the queue is empty."""
         return self._base(0) if self._buckets else None
 
+    def base_s(self, row: bytes) -> int:
+        """Return the base time of a row."""
+        return int.from_bytes(row[self._start : self._end], "big")
+
+    def is_waiting(self, row: bytes) -> bool:
+        """Return whether a row needs compaction."""
+        bucket = self._buckets.get(bucket_key(row, self._salt, self._start))
+        return bucket is not None and bucket.state(row[: self._start] + row[self._end :]) == WAITING
+
     def record(self, puts: Sequence[Put], *, whole: bool = False) -> None:
         """Record cells that were written. Raise ValueError for an invalid row key.
 
@@ -70,8 +79,7 @@ class RowQueue:
                 self._record_row(puts[at].row, closed_s, whole=whole)
                 at += 1
         if whole and puts:
-            row = puts[0].row
-            self._whole_s = max(self._whole_s, int.from_bytes(row[self._start : self._end], "big"))
+            self._whole_s = max(self._whole_s, self.base_s(puts[0].row))
 
     def _record_compiled(self, puts: Sequence[Put], at: int, closed_s: int, *, whole: bool) -> int:
         """Record the simple cases in the compiled loop; return the index of the first other put."""

@@ -1,10 +1,10 @@
 """Background compaction of a daemon: rows that it wrote as several cells become one cell during the next hour.
 
 OpenTSDB's settings define the rate: each interval, a share of the queued rows. Where steps make requests, a round takes
-the rows of several intervals: large requests cost less, and processes that were idle work with cold caches. A round's
-steps are spread over its time. No step runs while the writer is behind, and after each step the scheduler sleeps as
-long as the step took: it uses at most half of the store's capacity. Daemons start an hour's compaction at different
-times.
+the rows of several intervals: large requests cost less, and processes that were idle work with cold caches. Rows that
+get late points while their hour is compacted wait for more of them there. A round's steps are spread over its time. No
+step runs while the writer is behind, and after each step the scheduler sleeps as long as the step took: it uses at most
+half of the store's capacity. Daemons start an hour's compaction at different times.
 """
 
 import math
@@ -36,6 +36,7 @@ REQUEST_CELLS = 1 << 14  # the same where a step makes requests, each of which c
 SAFE_S = 300  # after the end of an hour, for late points
 JITTER_S = 300  # largest additional random delay of this daemon
 REST_S = 60.0  # at most, while nothing is due: to wake an idle daemon takes milliseconds of CPU
+POSTPONED_S = HOUR_S  # later than others rows with late points are compacted, once for all of them
 RECENT_S = 300  # delay before rows that are being written to are tried again
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 1.0, 60.0  # after a StoreError
 
@@ -82,12 +83,15 @@ class CompactionScheduler:
         now_s: Callable[[], int],
         folding: HourFolding | None = None,
         *,
+        late: RowQueue | None = None,
         recent_s: float = RECENT_S,
     ) -> None:
         """No row is compacted while `is_writer_behind` returns True; `now_s` is the wall clock. `folding` folds hours
-        whose rows are compacted. Rows that are being written to are tried again after `recent_s`."""
+        whose rows are compacted. `late` queues rows that get late points, see `POSTPONED_S`; None: they are not apart.
+        Rows that are being written to are tried again after `recent_s`."""
         self._folding = folding
         self._queue = queue
+        self._late = late
         self._compactor = compactor
         self._rate = rate
         self._is_writer_behind = is_writer_behind
@@ -101,26 +105,52 @@ class CompactionScheduler:
 
     def record(self, puts: Sequence[Put], *, whole: bool = False) -> None:
         """Record cells that were written. `whole`: see `RowQueue.record`."""
-        self._queue.record(puts, whole=whole)
+        self._queue.record(self._record_late(self._late, puts) if self._late else puts, whole=whole)
         if self._folding is not None:
             self._folding.record(puts, self._now_s(), self._delay_s)
         if self._is_due():
             self._due.set()
 
+    def _record_late(self, late: RowQueue, puts: Sequence[Put]) -> Sequence[Put]:
+        """Record cells of rows whose hour is being compacted. Return the other cells: where the first and the last one
+        are of other hours, all."""
+        last_s = self._now_s() - self._delay_s - HOUR_S
+
+        def is_late(put: Put) -> bool:
+            return last_s - POSTPONED_S < late.base_s(put.row) <= last_s
+
+        if not puts or not (is_late(puts[0]) or is_late(puts[-1])):
+            return puts
+        late.record([put for put in puts if is_late(put)])
+        return [put for put in puts if not is_late(put)]
+
+    @property
+    def _waiting(self) -> int:
+        """Rows that need compaction."""
+        return self._queue.waiting + (self._late.waiting if self._late else 0)
+
+    def _oldest(self) -> tuple[int | None, int | None]:
+        """Return the base time of the oldest row in each queue with rows that need compaction."""
+        first, late = self._queue, self._late
+        return first.oldest if first.waiting else None, late.oldest if late and late.waiting else None
+
     def _is_due(self) -> bool:
         """Return whether rows may be compacted or an hour folded now."""
-        now_s, oldest_s = self._now_s(), self._queue.oldest if self._queue.waiting else None
-        is_old = oldest_s is not None and oldest_s <= now_s - self._delay_s - HOUR_S
-        if is_old and self._rate.rows(self._queue.waiting):
+        now_s, (oldest_s, late_s) = self._now_s(), self._oldest()
+        last_s = now_s - self._delay_s - HOUR_S
+        is_old = oldest_s is not None and oldest_s <= last_s
+        is_old |= late_s is not None and late_s <= last_s - POSTPONED_S
+        if is_old and self._rate.rows(self._waiting):
             return True
         return self._folding is not None and self._folding.is_due(now_s, oldest_s)
 
     def statistics(self) -> SchedulerStats:
         """Return counters since the start."""
-        oldest = self._queue.oldest if self._queue.waiting else None
-        age_s = 0 if oldest is None else max(self._now_s() - oldest - HOUR_S, 0)
+        oldest = [base_s for base_s in self._oldest() if base_s is not None]
+        age_s = max(self._now_s() - min(oldest) - HOUR_S, 0) if oldest else 0
+        dropped = self._queue.dropped + (self._late.dropped if self._late else 0)
         folding = self._folding.stats if self._folding else None
-        return SchedulerStats(self._compactor.stats, self._queue.waiting, self._queue.dropped, age_s, folding)
+        return SchedulerStats(self._compactor.stats, self._waiting, dropped, age_s, folding)
 
     async def run(self) -> None:
         """Compact until cancelled."""
@@ -143,10 +173,10 @@ class CompactionScheduler:
         ended_s = self._now_s() - self._delay_s
         for _ in self._queue.close(ended_s):  # a million rows take 60 ms
             await trio.lowlevel.checkpoint()
-        count = self._rate.rows(self._queue.waiting)
+        count = self._rate.rows(self._waiting)
         intervals = self._intervals(count)
         length_s = self._rate.flush_interval_s * intervals
-        due = self._queue.take(min(count * intervals, self._rate.most_rows), ended_s, run)
+        due = self._take(min(count * intervals, self._rate.most_rows), ended_s, run)
         due.sort()  # neighbours are read and written faster
         start = ready = trio.current_time()
         at = 0
@@ -165,6 +195,14 @@ class CompactionScheduler:
             ready = 2 * trio.current_time() - begun  # after a pause as long as the step
         await self._fold(start + length_s)
         return length_s if due else self._rate.flush_interval_s
+
+    def _take(self, count: int, ended_s: int, run: int) -> list[bytes]:
+        """Remove and return rows whose hours ended by `ended_s`; those with late points POSTPONED_S after that."""
+        due = self._queue.take(count, ended_s, run)
+        if self._late is None:
+            return due
+        due = [row for row in due if not self._late.is_waiting(row)]
+        return due + self._late.take(count - len(due), ended_s - POSTPONED_S, run)
 
     def _intervals(self, count: int) -> int:
         """Return how many intervals a round has, of `count` rows each."""
