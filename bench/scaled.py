@@ -2,13 +2,15 @@
 
 Hours pass in minutes while every window, timeout and interval keeps its length by the daemon's own clocks. The wall
 clock and trio's clock run at the same speed. Waits for disks and other processes take real time, and RocksDB's threads
-keep their own pace, as they depend on bytes and not on time.
+keep their own pace, as they depend on bytes and not on time. HBase sets real write times: rows there are compacted by
+the real clock, at scaled ages.
 """
 
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import trio
@@ -17,7 +19,13 @@ from bench.tied import end_with_parent
 from tsd.cli.options import imported
 from tsd.config import log
 from tsd.config.loader import Given
-from tsd.daemon.settings import load_config
+from tsd.config.settings import Config
+from tsd.daemon import layouts
+from tsd.daemon.settings import Clock, load_config
+from tsd.daemon.wiring import uses_hbase
+from tsd.errors import CorruptRow
+from tsd.store import Store
+from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
 
 BOOT_S = 100_000.0  # a machine's uptime, so that no time is below 0
 
@@ -70,6 +78,23 @@ def words_of(timeline: Timeline, settings: Mapping[str, str]) -> list[str]:
     ]  # fmt: skip
 
 
+def compact_in_real_time(speed: float) -> None:
+    """Have rows on HBase compacted by the present clock. By a scaled one they would seem old while they are written,
+    and a delete of their old cells would take what comes after the read."""
+    made, real_ns = layouts.row_compactor, time.time_ns
+
+    def compactor(
+        config: Config, store: Store, now_ms: Clock, on_corrupt: Callable[[CorruptRow], None], *, settle_ms: int
+    ) -> RowCompactor:
+        if uses_hbase(config):
+            config = replace(config, compaction_span_age_s=math.ceil(config.compaction_span_age_s / speed))
+            settle_ms = max(math.ceil(settle_ms / speed), SETTLE_MS)
+            return made(config, store, lambda: real_ns() // 10**6, on_corrupt, settle_ms=settle_ms)
+        return made(config, store, now_ms, on_corrupt, settle_ms=settle_ms)
+
+    vars(layouts).update(row_compactor=compactor)
+
+
 def main() -> None:
     """Run the daemon until SIGTERM, or until the benchmark ends."""
     end_with_parent()
@@ -77,6 +102,7 @@ def main() -> None:
     tune_collector = imported("tsd.cli.serve:tune_collector")  # without Python's cycle collector, as `tsd serve` does
     serve = imported("tsd.daemon.lifecycle:serve")
     settings = load_config(None, [Given("benchmark", *word.split("=", 1)) for word in sys.argv[4:]])
+    compact_in_real_time(timeline.speed)
     vars(time).update(time=timeline.now_s, time_ns=lambda: int(timeline.now_s() * 1e9))
     log.configure(settings.config.log_level, settings.config.log_format, time.monotonic)
     trio.run(serve, settings, trio.Event(), tune_collector, clock=ScaledClock(timeline))

@@ -6,6 +6,7 @@ import select
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,14 @@ import trio
 
 from bench.agents import LATE_S, Batch, Fleet, batches
 from bench.pace import halves
-from bench.scaled import ScaledClock, Timeline, words_of
+from bench.scaled import ScaledClock, Timeline, compact_in_real_time, words_of
+from tests.property.compaction_schedules import Graves
+from tsd.codec.opentsdb.cell import COLUMN, FAMILY
+from tsd.codec.opentsdb.rowkey import KeyLayout, row_key
+from tsd.config.loader import Given
+from tsd.daemon import layouts
+from tsd.daemon.settings import read_config
+from tsd.store import Family, Put, Table
 
 pytestmark = pytest.mark.slow
 
@@ -122,3 +130,24 @@ def test_scaled_daemon_ends_with_a_killed_benchmark(tmp_path: Path) -> None:
         if not select.select([ended], [], [], 0)[0]:
             os.kill(daemon, 9)
         os.close(ended)
+
+
+@pytest.mark.parametrize(("age_s", "is_young"), [(0, True), (20, True), (30, False)])
+async def test_rows_on_hbase_are_compacted_by_the_real_clock(
+    monkeypatch: pytest.MonkeyPatch, age_s: int, is_young: bool
+) -> None:
+    """By a scaled clock, which is ahead of their write times, they would be old while they are written."""
+    monkeypatch.setattr(layouts, "row_compactor", layouts.row_compactor)
+    compact_in_real_time(10)
+    given = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": "localhost:1"}
+    config, _ = read_config(Given("test", key, value) for key, value in given.items())
+    store = Graves(lambda: 0)
+    store.capabilities = replace(store.capabilities, ascending_timestamps=False)
+    await store.create_tables([Table("tsdb", (Family(FAMILY),))])
+    row = row_key(KeyLayout(), b"\0\0\1", 0, b"\0\0\1\0\0\1")
+    for offset in (0, 16):
+        cell = Put(row, COLUMN + bytes((0, offset)), b"\x2a")
+        await store.put("tsdb", [cell], time_ms=time.time_ns() // 10**6 - 1000 * age_s)
+    compactor = layouts.row_compactor(config, store, lambda: 1 << 42, print, settle_ms=240_000)
+    assert await compactor.compact_keys([row]) == ([row] if is_young else [])
+    assert len((await store.get("tsdb", [row]))[row]) == (2 if is_young else 1)
