@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from tests.query_vectors import QueryRequest, Value
+from tsd.codec.putline import HOUR_MS
 from tsd.query import calendar
 from tsd.query.model import Calendar, Downsample, Fill, RateOptions
 from tsd.query.plan import output_range, scan_range
@@ -17,11 +18,12 @@ LARGEST = 1.7976931348623157e308
 ZIM = {"zimsum", "squareSum", "count", "first", "last", "none"}
 
 
-def reference(series: Sequence[Series], query: QueryRequest) -> dict[int, Value]:
-    """The answer of one group."""
+def reference(series: Sequence[Series], query: QueryRequest, *, reads_beyond: bool = False) -> dict[int, Value]:
+    """The answer of one group. `reads_beyond`: the hour after the scan range is read, too (§6.4)."""
     bounds = (query.start_ms, query.end_ms)
     scan = scan_range(*bounds, query.downsample)
-    read: list[Series] = [{t: v for t, v in sorted(one.items()) if scan.start_ms <= t < scan.stop_ms} for one in series]
+    read_ms = range(scan.start_ms, scan.stop_ms + HOUR_MS * reads_beyond)
+    read: list[Series] = [{t: v for t, v in sorted(one.items()) if t in read_ms} for one in series]
     if query.downsample:
         read = [downsampled(one, query.downsample, bounds, scan) for one in read]
     firsts: list[float | None] = [None] * len(read)

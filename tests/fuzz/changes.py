@@ -81,7 +81,7 @@ class Judge:
     def question(self) -> Question:
         """Return a new one."""
         world = self._world
-        return question(self.dice, world.stored, for_rollups=self._for_rollups, may_be_explicit=world.asks_explicit)
+        return question(self.dice, world.stored, for_rollups=self._for_rollups)
 
     def span_ms(self, metric: str) -> tuple[int, int]:
         """Return start and end of a query."""
@@ -149,8 +149,6 @@ class Judge:
         is_certain: bool = False,
     ) -> None:
         """Ask questions by one request, unless what they read may expire. Raise AssertionError for another answer."""
-        # Explicit tags also read the hour after the range.
-        asked = [one for one in asked if not one.explicit or span_ms[1] >= self._now_s() * 1000]
         asked = [one for one in asked if is_certain or self._world.is_certain(one, span_ms)]
         if not asked:
             return

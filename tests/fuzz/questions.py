@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from tests.query_reference import reference
 from tests.query_vectors import QueryRequest, Value, read_rate
 from tsd.codec.opentsdb.rowkey import salt_of
+from tsd.codec.putline import HOUR_S
 from tsd.query.model import Downsample
 from tsd.query.parse.times import read_downsample
 from tsd.query.plan import scan_range
@@ -184,9 +185,15 @@ class Question:
             return None
         return read_downsample(self.downsample, zone=self.zone or "UTC", use_calendar=bool(self.zone))
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether series have no tags but those of the filters. The hour after the range is then read, too."""
+        return self.explicit and bool(self.filters)
+
     def scan(self, span_ms: tuple[int, int]) -> ScanRange:
         """Return the hours that are read."""
-        return scan_range(*span_ms, self.spec())
+        start_s, stop_s = scan_range(*span_ms, self.spec())
+        return ScanRange(start_s, stop_s + HOUR_S * self.is_exact)
 
     def chosen(self, series: Iterable[Series]) -> list[Series]:
         """Return the series that pass, in order."""
@@ -196,7 +203,7 @@ class Question:
         if self.tsuids:
             return series.tsuid in self.tsuids
         tags = dict(series.tags)
-        is_exact = not (self.explicit and self.filters) or tags.keys() == {one.key for one in self.filters}
+        is_exact = not self.is_exact or tags.keys() == {one.key for one in self.filters}
         return series.metric == self.metric and is_exact and all(one.passes(tags) for one in self.filters)
 
     def answer(self, stored: Stored, span_ms: tuple[int, int]) -> Answer:
@@ -215,7 +222,10 @@ class Question:
             tags = dict(series.tags)
             group = series if self.aggregator == "none" else tuple(tags[key] for key in keys)
             groups.setdefault(group, []).append(series)
-        return {Group.of(own): reference([read[series] for series in own], request) for own in groups.values()}
+        return {
+            Group.of(own): reference([read[series] for series in own], request, reads_beyond=self.is_exact)
+            for own in groups.values()
+        }
 
     def is_like(self, other: "Question") -> bool:
         """Return whether OpenTSDB takes both for the same, as it does not compare groups."""
@@ -258,9 +268,7 @@ class Names:
         )
 
 
-def question(
-    dice: random.Random, series: Iterable[Series], *, for_rollups: bool, may_be_explicit: bool = True
-) -> Question:
+def question(dice: random.Random, series: Iterable[Series], *, for_rollups: bool) -> Question:
     """Return a sub query; `for_rollups`: mostly one that rollups can answer."""
     metric = dice.choice(["days"] * (9 if for_rollups else 2) + METRICS)
     downsample = rate = zone = usage = ""
@@ -285,7 +293,7 @@ def question(
     keys = dice.sample(KEYS_OF[metric], dice.choice([1, 1, len(KEYS_OF[metric])]))
     filters = tuple(Filter(key, *dice.choice(EXPRESSIONS[key]), dice.random() < 0.5) for key in keys)
     # With several literals of two keys OpenTSDB loses series.
-    explicit = may_be_explicit and dice.random() < 0.1 and sum("|" in one.text for one in filters) < len(KEYS) - 1
+    explicit = dice.random() < 0.1 and sum("|" in one.text for one in filters) < len(KEYS) - 1
     return Question(metric, plain.aggregator, downsample, rate, filters, explicit, usage=usage, zone=zone)
 
 

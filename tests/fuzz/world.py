@@ -54,7 +54,6 @@ class World:
         self.sent_ms: dict[tuple[str, int], int] = {}  # when points of a TSUID and time were sent
         self.salt_width = dice.choice([0, 0, 0, 1])
         self.has_ms = dice.random() < 0.3  # whether some points of all metrics are in ms
-        self.asks_explicit = dice.random() < 0.3  # for exact tags: such a query writes all open points first
         self.has_entities = dice.random() < 0.35 and may_have_entities
         self.notes: dict[tuple[str, int], dict[str, Any]] = {}  # annotations by TSUID and start
         self.histograms: dict[str, dict[int, Buckets]] = {}  # by TSUID and time in ms

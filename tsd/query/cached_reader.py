@@ -42,7 +42,7 @@ class CachedReader:
         spec = plan.sub.downsample
         if not self._enabled or spec is None or spec.is_all or spec.calendar or HOUR_S * 1000 % spec.interval_ms:
             return None
-        if plan.selection.hours is None or plan.scan.hours > MAX_HOURS:
+        if plan.selection.hours is None or plan.rows.hours > MAX_HOURS:
             return None
         return Bucketing(spec.interval_ms, spec.function, query.quirks.plain_percentiles)
 
@@ -56,8 +56,8 @@ class CachedReader:
         hours = plan.selection.hours
         if hours is None or hours.signatures is not None:
             return None
-        cached = self.cache.get(map(CacheKey._make, zip(hours.keys(plan.scan), repeat(bucketing))))
-        if len(cached) < plan.scan.hours:
+        cached = self.cache.get(map(CacheKey._make, zip(hours.keys(plan.rows), repeat(bucketing))))
+        if len(cached) < plan.rows.hours:
             return None
         self.cache.count(hits=len(cached), misses=0)
         return list(_together(cached.values()))
@@ -66,8 +66,8 @@ class CachedReader:
         """Pass all rows of a plan to a collector. Raise BadQuery, StoreError."""
         hours = plan.selection.hours
         assert hours is not None
-        bases = plan.scan.bases
-        keys = dict(zip(bases, map(CacheKey._make, zip(hours.keys(plan.scan), repeat(bucketing))), strict=True))
+        bases = plan.rows.bases
+        keys = dict(zip(bases, map(CacheKey._make, zip(hours.keys(plan.rows), repeat(bucketing))), strict=True))
         cached = _few_gaps(bases, self.cache.get(keys.values()))
         stale = await _stale(hours, cached)
         self.cache.remove(keys[base_s] for base_s in stale)

@@ -106,8 +106,8 @@ class HistogramQuery:
         budget, plan = self._budget, self._plan
         run = budget.workers.run
         if self._query.delete:
-            await plan.selection.read(plan.scan, self._list, annotations=False)
-        await self._source.read(plan.scan, self._take)
+            await plan.selection.read(plan.rows, self._list, annotations=False)
+        await self._source.read(plan.rows, self._take)
         held = self._held + len(self._series.series_pairs) * SERIES_BYTES
         groups: list[Group] = []
         for part in slices(await run(self._grouped), self._found, self._slice_buckets):

@@ -16,6 +16,14 @@ class Plan(NamedTuple):
     scan: ScanRange
     selection: Selection
     open_hours: tuple[int, ...] = ()  # base times of hours with points that the store lacks
+    part: ScanRange | None = None  # the only hours to read, of those that are merged
+
+    @property
+    def rows(self) -> ScanRange:
+        """The hours to read: those of `scan`, over which series are merged, or one more (docs/compat/query.md §6.4)."""
+        if self.part is not None:
+            return self.part
+        return ScanRange(self.scan.start_s, self.scan.stop_s + HOUR_S * self.selection.reads_beyond)
 
 
 def scan_range(start_ms: int, end_ms: int, downsample: Downsample | None, *, quirks: Quirks = OPENTSDB) -> ScanRange:

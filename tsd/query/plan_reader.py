@@ -114,7 +114,7 @@ class PlanReader:
         if source is None:
             await _flush_once(metric, flushed, partial(self._flush, metric))
             return plan
-        if not query.delete and _is_mergeable(plan.selection):
+        if not (query.delete or plan.selection.reads_hours_in_parts):
             passes = _passing(request_of(query, plan.sub))
             merged = await _merge_open_points(source, metric, plan, passes)
             if merged is None:
@@ -179,12 +179,12 @@ class PlanReader:
         annotations = not query.no_annotations
         if isinstance(selection, OpenSelection):
             selection.count_with(collector.hold)
-            if await selection.read_few_joined(plan.scan, collector.take, annotations=annotations):
+            if await selection.read_few_joined(plan.rows, collector.take, annotations=annotations):
                 return
-        for span, is_open in split_span(plan.scan, plan.open_hours):
+        for span, is_open in split_span(plan.rows, plan.open_hours):
             if await selection.read_few(span, collector.take, annotations=annotations):
                 continue
-            part = plan._replace(scan=span)
+            part = plan._replace(part=span)
             bucketing = None if is_open else self._cached.bucketing(query, part)
             if bucketing is not None:
                 await self._cached.read(part, bucketing, collector, annotations=annotations)
@@ -206,12 +206,6 @@ def request_of(query: Query, sub: SubQuery) -> SeriesRequest:
     )
 
 
-def _is_mergeable(selection: Selection) -> bool:
-    """Return whether stored rows of a selection can be merged with open points: each page has whole hours of series,
-    all within the span that is read."""
-    return not (selection.reads_beyond or selection.reads_hours_in_parts)
-
-
 def _passing(request: SeriesRequest) -> MayPass | None:
     """Return which series a request may match, by their tags; None: any."""
     if not request.filters or request.tsuids:
@@ -222,17 +216,17 @@ def _passing(request: SeriesRequest) -> MayPass | None:
 async def _merge_open_points(source: OpenPointSource, metric: bytes, plan: Plan, passes: MayPass | None) -> Plan | None:
     """Return a plan that also reads the open points of a metric from memory: the same one if its hours have none. None
     if some cannot be read from memory, or if they are of too many hours."""
-    points = await source.open_points(metric, plan.selection.find_known, plan.scan, passes)
+    points = await source.open_points(metric, plan.selection.find_known, plan.rows, passes)
     if points is None:
         return None
-    hours = points.hours(plan.scan)
+    hours = points.hours(plan.rows)
     if not hours:
         return plan
     if len(hours) > OPEN_HOURS:
         return None
     if points.every.points > MAX_UNORDERED and not is_ordered(plan.selection, points):
         return None
-    return Plan(plan.sub, plan.scan, OpenSelection(plan.selection, points), hours)
+    return plan._replace(selection=OpenSelection(plan.selection, points), open_hours=hours)
 
 
 async def _flush_once(name: bytes, flushed: set[bytes], flush: Callable[[], Awaitable[bool]]) -> None:

@@ -114,7 +114,7 @@ class RollupQuery(NamedTuple):
         if pre_aggregated:
             return await self._with_plan(plan)._pre_aggregated()
         collector = PointCollector(self.query, plan, self.budget)
-        await plan.selection.read(plan.scan, collector.take, annotations=not self.query.no_annotations)
+        await plan.selection.read(plan.rows, collector.take, annotations=not self.query.no_annotations)
         return await self._finished(collector)
 
     async def _joined(self) -> Collected | None:
@@ -128,10 +128,10 @@ class RollupQuery(NamedTuple):
         assert spec is not None
         bare = plan._replace(sub=replace(plan.sub, downsample=spec._replace(fill=Fill.NONE)))
         raw = PointCollector(query, bare, self.budget)
-        for span in (ScanRange(plan.scan.start_s, part.span.start_s), ScanRange(part.span.stop_s, plan.scan.stop_s)):
+        for span in (ScanRange(plan.rows.start_s, part.span.start_s), ScanRange(part.span.stop_s, plan.rows.stop_s)):
             if span.start_s < span.stop_s:
                 hours = tuple(hour for hour in plan.open_hours if span.start_s <= hour < span.stop_s)
-                await self.read_raw(bare._replace(scan=span, open_hours=hours), raw)
+                await self.read_raw(bare._replace(part=span, open_hours=hours), raw)
         cells = cells_for(self.rollups, part.interval, spec.function)
         stored = await self._with_plan(bare)._read(cells, span=part.span, held=raw.size)
         rest = await self._finished(raw)
@@ -156,7 +156,7 @@ class RollupQuery(NamedTuple):
         """Collect pre-aggregates that are stored like raw points."""
         collector = PointCollector(self.query, self.plan, self.budget)
         annotations = not self.query.no_annotations
-        await self.rollups.read_pre_aggregated(self.plan.scan, collector.take, annotations=annotations)
+        await self.rollups.read_pre_aggregated(self.plan.rows, collector.take, annotations=annotations)
         return await self._finished(collector)
 
     async def _finished(self, collector: PointCollector) -> Collected:

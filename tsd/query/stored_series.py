@@ -74,7 +74,7 @@ class StoredSeries:
         series = plan.selection.series
         share = self._new_share()
         take = _take_series(series, lambda: share.resize(len(series.series_pairs) * SERIES_BYTES))
-        for span, _ in split_span(plan.scan, plan.open_hours):
+        for span, _ in split_span(plan.rows, plan.open_hours):
             await plan.selection.read(span, take, annotations=False)
         if plan.selection.texts is not None:
             await plan.selection.texts.read(plan.scan, take)

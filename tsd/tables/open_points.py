@@ -261,6 +261,7 @@ class OpenSelection(Selection):
         self.rollups = stored.rollups
         self.histograms = stored.histograms
         self.hours: HourSource | None = stored.hours
+        self.reads_beyond = stored.reads_beyond
         self._hold: Hold = lambda _: None
         self._kept = 0  # bytes of the rows of earlier hours, which their pages use
 

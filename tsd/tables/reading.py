@@ -477,7 +477,7 @@ class Selection(Protocol):
     histograms: HistogramSource | None = None
     texts: TextSource | None = None
     hours: HourSource | None = None  # None: results of this selection cannot be cached
-    reads_beyond: bool = False  # whether `read` also returns rows after its span
+    reads_beyond: bool = False  # whether a query also reads the hour after those that it merges
     reads_hours_in_parts: bool = False  # whether `read` may return an hour of a series in several pages
     joint: JointSource | None = None  # None: rows of this selection hold no points of others
 

@@ -75,10 +75,10 @@ class Readers:
 Found = tuple[str, dict[str, str], list[int], list[float]]
 
 
-async def answers(engine: QueryEngine, queries: Sequence[str] = QUERIES) -> list[Found]:
+async def answers(engine: QueryEngine, queries: Sequence[str] = QUERIES, end_s: int = BASE + 10799) -> list[Found]:
     found: list[Found] = []
     for m in queries:
-        query = read_uri({"start": [str(BASE)], "end": [str(BASE + 10799)], "m": [m]}, NOW_MS)
+        query = read_uri({"start": [str(BASE)], "end": [str(end_s)], "m": [m]}, NOW_MS)
         answer = await engine.run(query)
         for group in answer.subs[0].groups:
             points = group.points
@@ -233,6 +233,54 @@ async def test_short_queries_read_stored_and_open_hours_as_after_a_flush(tmp_pat
         assert parts.writer.held_points
         assert await parts.writer.flush()
         assert before == await texts(readers.stored, queries)
+
+
+EXPLICIT = (
+    "sum:explicit_tags:m{host=a}",
+    "none:explicit_tags:m{host=*}",
+    "sum:explicit_tags:m{}{host=*}",
+    "avg:explicit_tags:rate:m{}{host=literal_or(a|c)}",
+    "sum:10m-avg:explicit_tags:m{host=wildcard(*)}",
+    "max:1h-sum-zero:explicit_tags:m{}{host=*}",
+    "sum:0all-count:explicit_tags:m{host=*}",
+    "zimsum:explicit_tags:m{host=late}",
+)
+
+
+@layouts.opentsdb_only
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("seed", seeds(8, fast=2))
+async def test_explicit_tags_leave_hours_open_and_read_the_hour_after_the_range(
+    tmp_path: Path, seed: int, indexed: bool
+) -> None:
+    """The hour after the range, of stored points or open ones, has the only points of a series, and ends lines."""
+    rng = random.Random(seed)
+    held = Parts(tmp_path, await cacheable_store(), hold_intervals=math.inf)
+    held.now_s = BASE + rng.choice((3500, 7000))
+    await held.store.create_tables([Table("tsdb-series", (Family(FAMILY),))])
+    async with going(held) as parts:
+        # The names of the queries; an hour before them.
+        await parts.take(*(put(BASE - 3600, 1, host) for host in ("a", "b", "c", "d", "late")))
+        await parts.take(*(random_line(rng) for _ in range(rng.choice((0, 20)))))
+        assert await parts.writer.flush()
+        index = SeriesIndex(parts.store, "tsdb-series", KeyLayout()) if indexed else None
+        if index is not None:
+            await index.rebuild("tsdb")
+        readers = Readers(parts, index)
+        for _ in range(3):
+            await parts.take(*(random_line(rng) for _ in range(rng.randrange(1, 60))))
+            await parts.take(put(BASE + 3600, 1, "a"), put(BASE + 3601 + rng.randrange(3000), 1, "late"))
+            await parts.take(b"put m %d 1 host=a more=b" % (BASE + rng.randrange(7000)))
+            await parts.writer.flush_due()
+        ends = (BASE + 1800, BASE + 3598, BASE + 7000)
+        cells = await parts.stored()
+        before = [await answers(readers.live, EXPLICIT, end_s) for end_s in (*ends, *ends)]
+        assert parts.writer.held_points
+        assert await parts.stored() == cells
+        assert ("zimsum:explicit_tags:m{host=late}", {"host": "late"}) in [found[:2] for found in before[0]]
+        assert await parts.writer.flush()
+        for engine in (readers.live, readers.stored):
+            assert before == [await answers(engine, EXPLICIT, end_s) for end_s in (*ends, *ends)]
 
 
 HOSTS = [f"h{at:02d}" for at in range(20)]

@@ -40,7 +40,6 @@ from tsd.tables.opentsdb.scan import (
     EncodedCells,
     few_series,
     hour_range,
-    hours_of,
     key_pattern,
     key_ranges,
     read_pages,
@@ -136,7 +135,7 @@ class StoredSelection:
         self.texts: TextSource | None = None
         self.hours: HourSource | None = None
         self.reads_beyond = resolved.fuzzy
-        if not (keeps_rows or resolved.fuzzy or resolved.is_empty):
+        if not (keeps_rows or resolved.is_empty):
             assert resolved.metric is not None
             signs, signatures = table.store.cell_signatures, None
             if signs is not None:
@@ -172,7 +171,7 @@ class StoredSelection:
     async def _read(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> None:
         table, scans = self._table, self._table.rules.scans
         split = 1 if table.store.capabilities.splits_scans else scans
-        parts = scan_parts(table.layout, hours_of(self._resolved, span), split, self._pattern)
+        parts = scan_parts(table.layout, span.hours, split, self._pattern)
         ranges = key_ranges(table.layout, self._resolved, span, parts)
         if (blocks := self._blocks()) is not None:
             read = partial(blocks.read_columns, limit_bytes=CELL_PAGE_BYTES, range_of=partial(hour_range, table.layout))
@@ -233,7 +232,7 @@ class StoredSelection:
 
         def read_parts(span: ScanRange, limit: StepLimit) -> list[ColumnPart] | None:
             if by_key:
-                if len(series_pairs) * hours_of(resolved, span) > limit.cells:
+                if len(series_pairs) * span.hours > limit.cells:
                     return None
                 return blocks.get_columns_now(table.name, row_keys(table.layout, resolved, span, series_pairs), limit)
             [rows] = key_ranges(table.layout, resolved, span)
@@ -246,7 +245,7 @@ class StoredSelection:
     async def _get_rows(self, spans: Sequence[PairsSpan], limit: StepLimit, annotations: bool) -> StoredPoints | None:
         """Return the rows of some series, None if they are over the limit."""
         table, resolved = self._table, self._resolved
-        if sum([len(series_pairs) * hours_of(resolved, span) for span, series_pairs in spans]) > limit.cells:
+        if sum([len(series_pairs) * span.hours for span, series_pairs in spans]) > limit.cells:
             return None
         keys = sorted(chain.from_iterable(row_keys(table.layout, resolved, *one) for one in spans))
         page = await cells_of_keys(table.store, table.name, keys)
@@ -267,7 +266,7 @@ class StoredSelection:
     async def _few_series(self, span: ScanRange) -> Sequence[bytes] | None:
         """Return the series whose rows are read by their keys; None if a scan is faster. Raise BadQuery, StoreError."""
         series_pairs: Sequence[bytes] | None = self._resolved.series_pairs
-        hours, most = hours_of(self._resolved, span), self._table.rules.max_gets
+        hours, most = span.hours, self._table.rules.max_gets
         if series_pairs is None and self._index is not None:
             if self._index_state is None or not self._index.is_current(self._index_state):
                 self._index_state = self._index.state()

@@ -44,7 +44,7 @@ async def read_rollups(
         head = part.start[: layout.metric_end]
         every = [head + base_bytes(base) for base in row_bases(columns.interval, span)]
         prefixes = [one for one in every if part.start <= one and (part.stop is None or one < part.stop)]
-        at, lacking = part.start, resolved.fuzzy
+        at, lacking = part.start, False
         for some in (prefixes[first : first + AT_ONCE] for first in range(0, len(prefixes), AT_ONCE)):
             found = await derived.derived(name, some, bytes((*kinds, DIRECTORY)))
             for prefix in some:
@@ -54,7 +54,7 @@ async def read_rollups(
                 if lacking:
                     await read_ranges(store, name, [KeyRange(at, prefix)], take_cells, parallel=1)
                 await take(DerivedRollups(found[prefix], prefix, kinds, columns.interval, numbers))
-                at, lacking = prefix_end(prefix) or prefix, resolved.fuzzy
+                at, lacking = prefix_end(prefix) or prefix, False
         if lacking:
             await read_ranges(store, name, [KeyRange(at, part.stop)], take_cells, parallel=1)
 

@@ -80,7 +80,7 @@ def key_ranges(layout: KeyLayout, resolved: ResolvedRequest, span: ScanRange, pa
         prefix = salt + resolved.metric
         bounds = [prefix + base_bytes(base) for base in _part_starts(span, parts)]
         stop: bytes | None = prefix + base_bytes(span.stop_s)
-        if resolved.fuzzy or span.stop_s > LAST_BASE:  # include the hour that starts at the range's end (§6.4)
+        if span.stop_s > LAST_BASE:  # that of the last hour has the last base time
             stop = prefix_end(prefix + base_bytes(span.stop_s))
         found += [KeyRange(start, end) for start, end in zip(bounds, [*bounds[1:], stop], strict=True)]
     return found
@@ -100,11 +100,6 @@ def key_pattern(conditions: Sequence[Condition]) -> str:
     return row_pattern([[one.tagk + value for value in sorted(one.literals or ())] for one in named])
 
 
-def hours_of(resolved: ResolvedRequest, span: ScanRange) -> int:
-    """Return the maximum number of rows of a series."""
-    return span.hours + resolved.fuzzy
-
-
 def _part_starts(span: ScanRange, parts: int) -> list[int]:
     """Return the start times of the parts of a range."""
     each = -(-max(span.hours, 1) // parts) * HOUR_S
@@ -117,7 +112,7 @@ def row_keys(
     """Return the keys of all rows that some series may have, in order."""
     if resolved.metric is None or resolved.impossible:
         return []
-    stop_s = min(span.stop_s + resolved.fuzzy, LAST_BASE + 1)
+    stop_s = min(span.stop_s, LAST_BASE + 1)
     metric, bases = resolved.metric, range(span.start_s, stop_s, HOUR_S)
     if not layout.salt_width:
         prefixes = [metric + base_bytes(base) for base in bases]
