@@ -164,12 +164,16 @@ async def test_rollups_and_points_give_the_answer_of_points(tmp_path: Path, func
     ("zone", "table"), [("Europe/Berlin", "1h"), ("America/New_York", "1h"), ("Asia/Kolkata", "raw"), ("UTC", "1d")]
 )
 @pytest.mark.parametrize("fill", [Fill.NONE, Fill.ZERO])
-async def test_days_of_a_time_zone_are_answered_from_hours(tmp_path: Path, zone: str, table: str, fill: Fill) -> None:
-    """Regression: all points were read, years of them for a graph of days."""
+@pytest.mark.parametrize("tags", ["", "explicit_tags:"])
+async def test_days_of_a_time_zone_are_answered_from_hours(
+    tmp_path: Path, zone: str, table: str, fill: Fill, tags: str
+) -> None:
+    """Regression: all points were read, years of them for a graph of days. With explicit tags the first hour of rollups
+    was also read as points, and its day had two values."""
     rolled = Rolled(await environment([]), tmp_path, START_S + 4 * DAY_S + 5 * HOUR_S)
     await rolled.put(lines_of(4.3))
     await rolled.task.round()
-    query = make_query("sum:1dc-avg:m{host=*}", start_ms=START_S * 1000, end_ms=(START_S + 5 * DAY_S) * 1000)
+    query = make_query(f"sum:1dc-avg:{tags}m{{host=*}}", start_ms=START_S * 1000, end_ms=(START_S + 5 * DAY_S) * 1000)
     spec = Downsample("1dc-avg", DAY_S * 1000, "avg", fill, Calendar(1, "d", zone))
 
     async def answer(usage: str) -> SubAnswer:
