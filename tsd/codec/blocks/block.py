@@ -28,7 +28,7 @@ from tsd.codec.blocks.numbers import (
     have_own_levels,
     to_doubles,
 )
-from tsd.codec.blocks.times import TIMES, distinct_times, offsets_of, time_chunks
+from tsd.codec.blocks.times import TIMES, distinct_times, offsets_of, offsets_of_one, time_chunks
 from tsd.codec.points import AlikePoints, Bool, Float64, Int64, place_rows, spread, starts_of
 from tsd.errors import CorruptRow
 
@@ -232,7 +232,6 @@ class Block:
         self.counts: Int64 = self._vector_counts[self._vector_of]  # points of each row
         self.points = int(self.counts.sum())
         self._joined = b""  # pairs of one width, when one was looked up
-        self._starts_in_chunk: Int64 | None = None  # of each row, when a single one was decoded
         self._only_times: Int64 | None = None  # of all rows, if they share their times and these were read
 
     def series_pairs(self) -> list[bytes]:
@@ -278,26 +277,33 @@ class Block:
         """Return the points of one row. Raise CorruptRow as `decode` does."""
         chunk = int(self._chunk_of[row])
         form, decimals, _, points, _, _ = self._table[chunk].item()
-        if form == MIXED or len(self._vector_counts) > 1:
+        if form == MIXED:
             wanted = np.zeros(self.rows, np.bool_)
             wanted[row] = True
             return self.decode(wanted)
-        if self._starts_in_chunk is None:
-            order = np.argsort(self._chunk_of, kind="stable")
-            ends = np.cumsum(self.counts[order])
-            firsts = np.searchsorted(self._chunk_of[order], self._chunk_of[order])
-            starts = np.empty(self.rows, np.int64)
-            starts[order] = ends - self.counts[order] - (ends - self.counts[order])[firsts]
-            self._starts_in_chunk = starts
-        if self._only_times is None:
-            self._only_times, _ = self._time_vectors(np.ones(1, np.bool_))
-        first, count = int(self._starts_in_chunk[row]), len(self._only_times)
+        times = self._row_times(row)
+        first, count = int(self.counts[:row][self._chunk_of[:row] == chunk].sum()), len(times)
         numbers = np.empty(points, np.float64 if form == DOUBLES else np.int64)
         fill(self._chunk(chunk), numbers)
         some = numbers[first : first + count]
         bits = some.view(np.int64) if form != DECIMALS else to_doubles(some, decimals).view(np.int64)
         floats = np.full(count, form != INTEGERS)
-        return BlockPoints(np.array([row]), np.array([0, count]), self._only_times, bits, floats)
+        return BlockPoints(np.array([row]), np.array([0, count]), times, bits, floats)
+
+    def _row_times(self, row: int) -> Int64:
+        """Return the offsets of one row. Raise CorruptRow as `decode` does."""
+        if self._only_times is not None:
+            return self._only_times
+        vector = first = int(self._vector_of[row])
+        for chunk, (form, _, count, numbers, _, _) in enumerate(self._table.tolist()):
+            if form in TIMES and vector < count:
+                counts = self._vector_counts[first - vector : first - vector + count]
+                found = offsets_of_one(form, self._numbers(chunk, numbers), counts, vector)
+                if len(self._vector_counts) == 1:
+                    self._only_times = found
+                return found
+            vector -= count * (form in TIMES)
+        raise CorruptRow(f"a block of {len(self._vector_counts)} sequences of times lacks number {first}")
 
     def decode(self, wanted: Bool | None = None) -> BlockPoints:
         """Return the points of the rows that are `wanted`, of all rows without it. Raise CorruptRow if one of their
@@ -407,10 +413,14 @@ class Block:
 
     def _times(self, chunk: int, counts: Int64) -> Int64:
         """Return the offsets of a chunk of times. `counts`: of each of its vectors."""
-        form, _, _, points, _, _ = self._table[chunk].item()
-        numbers = np.empty(points, np.int64)
+        form, _, _, count, _, _ = self._table[chunk].item()
+        return offsets_of(form, self._numbers(chunk, count), counts)
+
+    def _numbers(self, chunk: int, count: int) -> Int64:
+        """Return the numbers of a chunk of times."""
+        numbers = np.empty(count, np.int64)
         decode_numbers(self._chunk(chunk), INTEGERS, 0, numbers)
-        return offsets_of(form, numbers, counts)
+        return numbers
 
 
 class _Fields:

@@ -104,3 +104,15 @@ def offsets_of(form: int, numbers: Int64, counts: Int64) -> Int64:
     sums = np.cumsum(numbers)
     found: Int64 = sums - np.repeat(sums[starts[:-1]] - numbers[starts[:-1]], counts)
     return found
+
+
+def offsets_of_one(form: int, numbers: Int64, counts: Int64, vector: int) -> Int64:
+    """Return the times of one vector of a chunk, see `offsets_of`."""
+    vectors, at, count = len(counts), int(counts[:vector].sum()), int(counts[vector])
+    found: Int64
+    if form == DISTANCES:
+        at += 2 * vectors
+        found = numbers[at : at + count] + (numbers[vector] + numbers[vectors + vector] * np.arange(count))
+    else:
+        found = np.cumsum(numbers[at : at + count])
+    return found
