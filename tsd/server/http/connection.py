@@ -266,9 +266,9 @@ class HttpConnection:
     async def _next_plain_request(self) -> PlainRequest | None:
         """Return the next request if it is plain. Otherwise h11 gets the input, and None is returned."""
         # Some clients end a body with a line end. Its halves may come in two packets.
-        while (begun := self._input[self._at : self._at + 2]) in (b"", b"\r", b"\r\n"):
-            if begun == b"\r\n":
-                self._at += 2
+        while (begun := self._input[self._at : self._at + 2]) in (b"", b"\r", b"\r\n") or begun.startswith(b"\n"):
+            if b"\n" in begun:
+                self._at += begun.index(b"\n") + 1
                 continue
             self._peer.report_partial_input(0)
             self._input, self._at = begun, 0

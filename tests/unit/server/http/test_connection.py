@@ -75,14 +75,15 @@ async def test_request_may_be_split_anywhere(served: Served) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 100_000])
-async def test_line_end_after_a_body_is_skipped(served: Served, size: int) -> None:
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\n", b"\n\n\r\n"])
+async def test_line_end_after_a_body_is_skipped(served: Served, size: int, line_end: bytes) -> None:
     """Some clients send it, and OpenTSDB skips it. The connection was closed."""
     body = b"a" * size
     async with served.client() as client:
-        for end in (b"\r\n", b""):
+        for end in (line_end, b""):
             await client.send(post("/echo", body) + end + post("/echo", b"next") + end)
             assert [(await read_response(client)).body for _ in range(2)] == [body, b"next"]
-        await client.send(b"\r\n")
+        await client.send(line_end)
         await client.send(post("/echo", b"last"))
         assert (await read_response(client)).body == b"last"
 
