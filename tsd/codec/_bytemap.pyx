@@ -211,6 +211,25 @@ cdef class ByteMap:
             at += size_of(record.key_bytes, record.value_bytes)
         self.become(other)
 
+    def renumber(self, const int32_t[::1] numbers):
+        """See PlainByteMap."""
+        cdef ByteMap other = ByteMap.__new__(ByteMap)
+        cdef uint64_t at = 0
+        cdef int32_t number
+        cdef Record* record
+        cdef char* key
+        while at < self.used:
+            record = <Record*> (self.arena + at)
+            key = <char*> record + sizeof(Record)
+            assert record.value_bytes == sizeof(int32_t)
+            memcpy(&number, key + record.key_bytes, sizeof(int32_t))
+            assert 0 <= number < numbers.shape[0]
+            number = numbers[number]
+            if number >= 0 and other.add(key, record.key_bytes, <char*> &number, sizeof(int32_t)) != DONE:
+                raise MemoryError
+            at += size_of(record.key_bytes, record.value_bytes)
+        self.become(other)
+
     cdef object rebuild(self, bytes changed, bytes value, uint32_t dropped):
         """Copy all entries to new memory, without the first `dropped`, and with `value` as the value of `changed`."""
         cdef ByteMap other = ByteMap.__new__(ByteMap)

@@ -5,6 +5,9 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 try:
     from tsd.codec import _bytemap
 except ImportError:  # installed without a C compiler
@@ -71,6 +74,18 @@ class PlainByteMap:
         (([1, 2], 3), None, [b'b'])
         """
         kept = {key: had for key, had in self._held.items() if had == number}
+        self._held.clear()
+        self._held.update(kept)
+        self.rebuilt += 1
+
+    def renumber(self, numbers: NDArray[np.int32]) -> None:
+        """Replace each number by the element of `numbers` at its index, and remove the keys for which that is negative.
+
+        >>> slots = PlainByteMap()
+        >>> slots.enter([b"a", b"b"], 0), slots.renumber(np.array([-1, 0], np.int32)), slots.keys(), slots.number(b"b")
+        (([0, 1], 2), None, [b'b'], 0)
+        """
+        kept = {key: number for key, had in self._held.items() if (number := int(numbers[had])) >= 0}
         self._held.clear()
         self._held.update(kept)
         self.rebuilt += 1

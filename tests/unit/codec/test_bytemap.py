@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from tsd.codec.bytemap import HAS_BYTEMAP_LOOP, ByteMap, PlainByteMap
@@ -53,6 +54,19 @@ def test_keep_number_removes_other_keys() -> None:
     assert [packed.number(key) for key in packed.keys()] == [1] * 333  # noqa: SIM118
     assert packed.number(b"0") == plain.number(b"0") == -1
     assert packed.rebuilt == plain.rebuilt == 1
+
+
+def test_renumbered_keys_have_new_numbers() -> None:
+    numbers = np.random.default_rng(1).integers(-50, 50, 1000).astype(np.int32)
+    maps = ByteMap(), PlainByteMap()
+    for some in maps:
+        some.enter([b"%d" % number for number in range(1000)], 0)
+        some.renumber(numbers)
+        assert {key: some.number(key) for key in some.keys()} == {  # noqa: SIM118
+            b"%d" % at: number for at, number in enumerate(numbers.tolist()) if number >= 0
+        }
+    assert maps[0].keys() == maps[1].keys()
+    assert maps[0].rebuilt == maps[1].rebuilt == 1
 
 
 def test_numbers_take_little_memory() -> None:
