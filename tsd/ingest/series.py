@@ -275,7 +275,7 @@ class SeriesTable:
         return same[numbers]
 
     def generations(self, numbers: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return a positive generation for each number. It changes when the number is reused for another series."""
+        """Return a positive generation for each number, 0 for a free one. It changes when the number is reused."""
         return self._generations[numbers]
 
     def has_metric(self, metric: bytes, numbers: NDArray[np.int32]) -> bool:
@@ -347,6 +347,7 @@ class SeriesTable:
             self._unlink(number)
             self.texts.drop(number)
             self.refused.discard(number)
+        self._generations[evicted] = 0
         self._changes += bool(evicted)
         return len(evicted)
 

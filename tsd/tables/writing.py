@@ -145,7 +145,8 @@ class SeriesLookup(Protocol):
         """Return the text of a series, None if the number is free. Safe to call in a thread."""
 
     def generations(self, numbers: Int32) -> Int64:
-        """Return a positive generation of each number: it changes when the number is reused for another series."""
+        """Return a positive generation of each number, 0 of a free one: it changes when the number is reused for
+        another series."""
 
 
 OnPoints = Callable[[Columns, SeriesLookup], Awaitable[None]]

@@ -185,7 +185,7 @@ async def test_caches_that_are_dropped_before_a_page_of_series_is_read_hide_no_p
 
 async def test_full_cache_hides_no_point_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: series that it dropped had no newest point until their open hour was written."""
-    monkeypatch.setattr("tsd.tables.opentsdb.layout.LastPointCache", partial(LastPointCache, max_series=20))
+    monkeypatch.setattr("tsd.tables.opentsdb.layout.LastPointCache", partial(LastPointCache, max_idle=20))
     async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: (T + 50) * 1000) as worlds:
         world = worlds["held"]
         for metric, hosts in (("a", range(2)), ("b", range(2, 21))):
@@ -199,7 +199,7 @@ async def test_cache_that_gets_full_during_a_request_keeps_old_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: points before the hours that are read were forgotten, also of series that stayed in the cache."""
-    monkeypatch.setattr("tsd.tables.opentsdb.layout.LastPointCache", partial(LastPointCache, max_series=20))
+    monkeypatch.setattr("tsd.tables.opentsdb.layout.LastPointCache", partial(LastPointCache, max_idle=20))
     now_ms = (T + 10) * 1000
     async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: now_ms) as worlds:
         world = worlds["held"]

@@ -136,25 +136,31 @@ async def test_newest_point_of_a_series_with_two_numbers_is_kept(times: tuple[in
         latest.clear()
 
 
-async def test_full_cache_drops_the_oldest_points() -> None:
-    table, latest = SeriesTable(), LastPointCache(0, max_series=10)
-    numbers = [entered(table, name) for name in range(12)]
-    await latest.record(window([(number, 10 + number, number) for number in numbers[:8]]), table, BEFORE_MS)
-    await latest.record(window([(number, 50, number) for number in numbers[8:]]), table, BEFORE_MS)
-    await latest.record(window([(numbers[0], 60, 77), (numbers[7], 5, 1)]), table, BEFORE_MS)
+async def test_idle_series_with_the_oldest_points_are_dropped() -> None:
+    table, latest = SeriesTable(), LastPointCache(0, max_idle=4)
+    numbers = [entered(table, name) for name in range(8)]
+    await latest.record(window([(number, 10 + number, number) for number in numbers]), table, BEFORE_MS)
+    table.mark_seen(np.array(numbers[6:], np.int32), 100)
+    assert table.evict(50, held_since_s=50) == 6
+    await latest.record(window([(entered(table, 8), 5, 8)]), table, BEFORE_MS)
     assert latest.evicted == 4
-    assert newest(latest, 0) == LastPoint(60_000, 77)
-    assert newest(latest, 7) == LastPoint(17_000, 7)
-    assert newest(latest, 8) == LastPoint(50_000, 8)
-    assert newest(latest, 3) is None
+    assert [newest(latest, name) for name in range(4)] == [None] * 4
+    assert [newest(latest, name) for name in range(4, 9)] == [
+        LastPoint(14_000, 4), LastPoint(15_000, 5), LastPoint(16_000, 6), LastPoint(17_000, 7), LastPoint(5000, 8),
+    ]  # fmt: skip
+    await latest.record(window([(numbers[7], 60, 77), (entered(table, 0), 3, 9)]), table, BEFORE_MS)
+    assert (newest(latest, 7), newest(latest, 0)) == (LastPoint(60_000, 77), LastPoint(3000, 9))
 
 
-async def test_window_with_more_series_than_the_cache_holds_is_recorded() -> None:
-    table, latest = SeriesTable(), LastPointCache(0, max_series=10)
-    numbers = [entered(table, name) for name in range(12)]
-    await latest.record(window([(number, 10, 1) for number in numbers[:6]]), table, BEFORE_MS)
-    await latest.record(window([(number, 20, 2) for number in numbers]), table, BEFORE_MS)
-    assert [newest(latest, name) for name in range(12)] == [LastPoint(20_000, 2)] * 12
+async def test_active_series_are_never_dropped() -> None:
+    table, latest = SeriesTable(), LastPointCache(0, max_idle=4)
+    for at in range(6):
+        points = [(entered(table, name), at * 10 + name + 1, name) for name in range(at * 10, at * 10 + 10)]
+        await latest.record(window(points), table, BEFORE_MS)
+        latest.slots([(METRIC, b"\0\0\2" + name.to_bytes(3, "big")) for name in range(at * 10, at * 10 + 10)])
+    wanted = {name: LastPoint((name // 10 * 10 + name + 1) * 1000, name) for name in range(60)}
+    assert {name: newest(latest, name) for name in wanted} == wanted
+    assert len(latest) < 80
 
 
 async def test_eviction_during_insert_never_mixes_series() -> None:
@@ -204,10 +210,10 @@ async def test_series_that_a_request_named_are_not_listed() -> None:
 
 
 async def test_number_of_series_that_requests_name_is_bounded() -> None:
-    table, latest = SeriesTable(), LastPointCache(0, max_series=10)
+    table, latest = SeriesTable(), LastPointCache(0, max_idle=10)
     await latest.record(window([(entered(table, 1), 10, 1)]), table, BEFORE_MS)
     for number in range(100, 150):
         named = [(METRIC, b"\0\0\1" + name.to_bytes(3, "big")) for name in (1, number)]
         assert len(set(latest.slots(named).tolist())) == 2
-    assert len(latest) <= 10
+    assert len(latest) <= 11
     assert newest(latest, 1) == LastPoint(10_000, 1)

@@ -3,11 +3,15 @@
 The cache is updated once per written window, not per point. It lacks points stored before the daemon started, and
 points that other processes write. `checked_ms` and `depth_h` have the time and the range of the last read of a series'
 rows.
+
+Active series stay in the cache: those to which ingest gives a number. All points in memory are of these. The number of
+idle ones, and of series that only requests name, is bounded. Those that are dropped are read from rows.
 """
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from itertools import compress
+from itertools import compress, groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +38,7 @@ else:
 NEW_SERIES = 2000  # added between two trio checkpoints: about a millisecond
 NO_TIME = 0  # time in ms of a series without a known point
 NOT_READ, FORGOTTEN = -1, -2  # in place of a number of hours
+MAX_IDLE = 2_000_000  # series, of some 80 bytes each
 _GROWTH = 1024
 
 Series = tuple[bytes, bytes]  # metric UID, tag pairs
@@ -77,11 +82,12 @@ class _Runs(NamedTuple):
 class LastPointCache:
     """The newest points of series, by metric UID and joined tag pairs."""
 
-    def __init__(self, salt_width: int, *, max_series: int = 2_000_000, compiled: bool = HAS_LOOP) -> None:
-        """A full cache drops the half with the oldest points."""
+    def __init__(self, salt_width: int, *, max_idle: int = MAX_IDLE, compiled: bool = HAS_LOOP) -> None:
+        """Of more than `max_idle` idle series, those with the oldest points are dropped."""
         self._compiled = compiled
         self._salt_width = salt_width
-        self._max_series = max_series
+        self._max_idle = self._limit = max_idle  # `_limit`: series at which idle ones are counted
+        self._lookup: SeriesLookup | None = None  # None: no series is active
         self._slots: dict[bytes, ByteMap] = {}  # slots by tag pairs, by metric UID
         self._count = 0
         self._times = np.zeros(_GROWTH, np.int64)
@@ -93,16 +99,13 @@ class LastPointCache:
         self._slot_of = np.zeros(_GROWTH, np.int32)
         self._generations = np.zeros(_GROWTH, np.int64)
         self.evicted = 0  # series
-        self._drops = 0  # how often slots were dropped or reassigned
+        self.evicted_ms = NO_TIME  # no evicted series had a newer point
+        self.clears = 0
+        self._moves = 0  # how often slots were reassigned
         self.changes = 0  # how often a command changed rows
 
     def __len__(self) -> int:
         return self._count
-
-    @property
-    def drops(self) -> int:
-        """How often points of many series were dropped. Stored points of these may be newer than what is recorded."""
-        return self._drops
 
     @property
     def checked_ms(self) -> NDArray[np.int64]:
@@ -133,10 +136,11 @@ class LastPointCache:
         self._make_room(int(numbers.max()) + 1)
         runs = _Runs(ends, numbers, series.generations(numbers))
         new = self._record_known(columns, runs, held)
-        if self._count + len(new) > self._max_series and self._count + len(np.unique(numbers[new])) > self._max_series:
-            self._drop_half()
-            new = self._record_known(columns, runs, held)
-        while new:  # again if slots are dropped meanwhile
+        if new:
+            self._lookup = series
+            if self._count + len(new) > self._limit and self._count + len(np.unique(numbers[new])) > self._limit:
+                self._drop_idle()
+        while new:  # again if slots are reassigned meanwhile
             await self._add(np.unique(numbers[new]), series)
             new = self._record_known(columns, runs, held)
 
@@ -164,14 +168,14 @@ class LastPointCache:
         self._generations, self._slot_of = grown(self._generations, numbers), grown(self._slot_of, numbers)
 
     async def _add(self, new: NDArray[np.int32], series: SeriesLookup) -> None:
-        """Give slots to series without one, unless slots are dropped meanwhile."""
-        generations, drops = series.generations(new), self._drops
+        """Give slots to series without one, unless slots are reassigned meanwhile."""
+        generations, moves = series.generations(new), self._moves
         for at in range(0, len(new), NEW_SERIES):
             found = series_by_metric(new[at : at + NEW_SERIES], series, self._salt_width)
             for metric, some in found.items():
                 self._slot_of[some.numbers] = self._slots_for(metric, some.series_pairs)
             await trio.lowlevel.checkpoint()
-            if drops != self._drops:
+            if moves != self._moves:
                 return
         self._generations[new] = generations
 
@@ -193,9 +197,12 @@ class LastPointCache:
 
     def slots(self, series: Sequence[Series]) -> Slots:
         """Return the slots of series that a request names, new ones for new series."""
-        if self._count + len(series) > self._max_series and self._count + self._new_of(series) > self._max_series:
-            self._drop_half()
-        return np.array([self.slot(metric, pairs) for metric, pairs in series], np.intp)
+        if self._count + len(series) > self._limit and 0 < self._new_of(series) > self._limit - self._count:
+            self._drop_idle()
+        found: list[int] = []
+        for metric, some in groupby(series, itemgetter(0)):
+            found += self._slots_for(metric, [pairs for _, pairs in some])
+        return np.array(found, np.intp)
 
     def _new_of(self, series: Sequence[Series]) -> int:
         """Return how many of some series have no slot."""
@@ -233,7 +240,7 @@ class LastPointCache:
         """Return whether the newest points are not in their rows yet."""
         return self._held[slots]
 
-    def points(self, slots: Sequence[int]) -> list[LastPoint]:
+    def points(self, slots: Sequence[int] | Slots) -> list[LastPoint]:
         """Return the newest points."""
         times, bits, floats = self._times[slots], self._bits[slots], self._floats[slots]
         numbers: list[int | float] = [
@@ -287,7 +294,7 @@ class LastPointCache:
 
     async def forget_before(self, metric: bytes, before_s: int) -> None:
         """Forget the newest points of a metric that are older than `before_s`: they have expired."""
-        before_ms, drops = before_s * 1000, self._drops
+        before_ms, moves = before_s * 1000, self._moves
         if metric not in self._slots or not (self._times[: self._count] < before_ms).any():
             return
         series, series_pairs = self._slots[metric], self._slots[metric].keys()
@@ -298,42 +305,52 @@ class LastPointCache:
             if self._checks is not None:
                 self.depth_h[old] = NOT_READ
             await trio.lowlevel.checkpoint()
-            if drops != self._drops:  # slots were reassigned: what is left is read from rows, or goes next time
+            if moves != self._moves:  # slots were reassigned: what is left is read from rows, or goes next time
                 return
 
     def clear(self) -> None:
-        """Drop everything: names may have other UIDs, or points may be deleted."""
-        self._drops += 1
+        """Drop everything: names may have other UIDs, or points may be deleted. Stored points, and points in memory,
+        may be newer than what is recorded after that."""
+        self.clears += 1
+        self._moves += 1
         self._slots.clear()
-        self._count = 0
+        self._count, self._limit = 0, self._max_idle
         self._generations[:] = 0
         self._times[:] = NO_TIME
         self._checks = None
 
-    def _drop_half(self) -> None:
-        """Drop the series with the oldest points."""
-        self._drops += 1
-        order = np.argsort(self._times[: self._count], kind="stable")
-        kept = np.sort(order[self._count // 2 :])
-        moved = np.full(self._count, -1, np.int64)
-        moved[kept] = np.arange(len(kept))
-        self.evicted += self._count - len(kept)
+    def _drop_idle(self) -> None:
+        """Drop the idle series with the oldest points until half as many are left as there may be."""
+        numbers = np.flatnonzero(self._generations).astype(np.int32)
+        if self._lookup is not None:
+            is_active = self._lookup.generations(numbers) == self._generations[numbers]
+            self._generations[numbers[~is_active]] = 0
+            numbers = numbers[is_active]
+        is_idle = np.ones(self._count, np.bool_)
+        is_idle[self._slot_of[numbers]] = False
+        idle, left = np.flatnonzero(is_idle), self._max_idle // 2
+        if len(idle) > left:
+            oldest_first = np.argsort(self._times[idle], kind="stable")
+            moved = self._drop(idle[oldest_first[: len(idle) - left]])
+            self._slot_of[numbers] = moved[self._slot_of[numbers]]
+        self._limit = self._count + self._max_idle - left
+
+    def _drop(self, slots: Slots) -> NDArray[np.int32]:
+        """Drop some slots. Return the new slot of each, -1 for those that are dropped."""
+        self._moves += 1
+        self.evicted += len(slots)
+        self.evicted_ms = max(self.evicted_ms, int(self._times[slots].max()))
+        is_kept = np.ones(self._count, np.bool_)
+        is_kept[slots] = False
+        moved = np.where(is_kept, np.cumsum(is_kept, dtype=np.int32) - 1, np.int32(-1))
+        kept = np.flatnonzero(is_kept)
         for array in (self._times, self._bits, self._floats, self._held, *(self._checks or ())):
             array[: len(kept)] = array[kept]
         self._times[len(kept) :] = NO_TIME
         if self._checks is not None:
             self.depth_h[len(kept) :] = NOT_READ
-        slots = {metric: _moved(series, moved) for metric, series in self._slots.items()}
-        self._slots = {metric: series for metric, series in slots.items() if len(series)}
+        for series in self._slots.values():
+            series.renumber(moved)
+        self._slots = {metric: series for metric, series in self._slots.items() if len(series)}
         self._count = len(kept)
-        self._generations[:] = 0  # each series gets a new slot with its next point
-
-
-def _moved(series: ByteMap, moved: NDArray[np.int64]) -> ByteMap:
-    """Return the series of a metric that are kept, with their new slots."""
-    left = ByteMap()
-    for pairs in series.keys():  # noqa: SIM118 - it is no dict
-        slot = int(moved[series.number(pairs)])
-        if slot >= 0:
-            left.put_number(pairs, slot)
-    return left
+        return moved

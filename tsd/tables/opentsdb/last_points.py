@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import trio
+from numpy.typing import NDArray
 
 from tsd.codec.opentsdb.cell import MIXED, MS_MARK, Point, split
 from tsd.codec.opentsdb.merge import MergedRow, MergeRules, merge
@@ -14,7 +15,7 @@ from tsd.codec.opentsdb.row import data_cells
 from tsd.codec.opentsdb.rowkey import tsuid, tsuid_row
 from tsd.codec.putline import HOUR_S
 from tsd.codec.text import LENGTH
-from tsd.errors import CorruptRow
+from tsd.errors import CorruptRow, StoreDown
 from tsd.lazy import LazyLogger
 from tsd.store import Cell, scan
 from tsd.tables.catalog import LastPoint
@@ -24,6 +25,7 @@ from tsd.tables.opentsdb.unstored_newest import UnstoredNewest
 
 log = LazyLogger(__name__)
 
+PART = 10_000  # series that are answered as of one moment
 ROWS = 1000  # per call of the store
 HELD_H = 2  # hours before the current one that may have points in memory only
 MOST_READS = 3  # of rows that commands change meanwhile
@@ -61,7 +63,7 @@ class LastPointReader:
         self._look_back_h = look_back_h
         self._cache_ms = cache_ms
         self._max_unreadable = max_unreadable
-        self._since_ms, self._drops = now_ms(), cache.drops  # all later points are recorded, unless they are forgotten
+        self._since_ms, self._clears = now_ms(), cache.clears  # later points are recorded, unless they are forgotten
         self._unreadable: dict[Series, UnreadableRow] = {}
         self._unstored: UnstoredNewest | None = None
         self.warnings = 0  # about unreadable rows, since the start
@@ -73,26 +75,30 @@ class LastPointReader:
     async def of(self, series: Sequence[Series], back_h: int | None) -> list[LastPoint | None]:
         """Return the newest point of each series, no older than `back_h` hours before the current hour (None: of any
         known age). Raise StoreError."""
+        found: list[LastPoint | None] = []
+        for at in range(0, len(series), PART):
+            found += await self._of_part(series[at : at + PART], back_h)
+            await trio.lowlevel.checkpoint()
+        return found
+
+    async def _of_part(self, series: Sequence[Series], back_h: int | None) -> list[LastPoint | None]:
+        """Return the newest point of each series, as of one moment. Raise StoreError."""
         for _ in range(MOST_READS):
-            self._cache.slots(series)  # first: a full cache drops points for new series
             await self.complete()
             span = self._span(back_h)
-            await self._read_unknown(series, self._cache.slots(series), span)
-            if self._drops == self._cache.drops:
-                break
-        slots = self._cache.slots(series)
-        times = self._cache.times_ms(slots)
-        oldest = NO_TIME + 1 if back_h is None else span.start_ms
-        points = self._cache.points(slots.tolist())
-        return [point if time >= oldest else None for point, time in zip(points, times.tolist(), strict=True)]
+            points = await self._points(series, span)
+            if self._clears == self._cache.clears:
+                oldest_ms = NO_TIME + 1 if back_h is None else span.start_ms
+                return [point if point.time_ms >= oldest_ms else None for point in points]
+        raise StoreDown("caches were dropped during each read of newest points")
 
     async def complete(self) -> None:
-        """Write points in memory if the cache has dropped what it knew of them. Raise StoreDown."""
-        drops, since_ms = self._cache.drops, self._now_ms()
-        if self._drops != drops:
+        """Write points in memory if the cache was cleared, and does not know them. Raise StoreDown."""
+        clears, since_ms = self._cache.clears, self._now_ms()
+        if self._clears != clears:
             if self._unstored is not None:
                 await self._unstored.write()
-            self._since_ms, self._drops = since_ms, drops
+            self._since_ms, self._clears = since_ms, clears
 
     def unreadable(self, series: Sequence[Series], points: Sequence[LastPoint | None], back_h: int | None) -> list[str]:
         """Return warnings about unreadable rows in the range that are newer than `points`, the result of `of`."""
@@ -112,29 +118,44 @@ class LastPointReader:
     def _span(self, back_h: int | None) -> LookBack:
         return LookBack(self._now_ms(), self._look_back_h if back_h is None else back_h)
 
-    async def _read_unknown(self, series: Sequence[Series], slots: Slots, span: LookBack) -> None:
-        """Read the rows of series whose newest point is not cached, or no longer valid."""
+    async def _points(self, series: Sequence[Series], span: LookBack) -> list[LastPoint]:
+        """Return the newest points of series, with NO_TIME for none. The rows of those whose newest point is not
+        cached, or no longer valid, are read."""
+        slots = self._cache.slots(series)
+        points, known = self._cache.points(slots), self._are_known(series, slots, span)
+        if known.all():
+            return points
+        unknown = dict.fromkeys(compress(series, (~known).tolist()))
+        found: dict[Series, LastPoint] = {}
+        for tries in range(MOST_READS):
+            if left := [one for one in unknown if one not in found]:
+                found |= await self._read_all(left, span, is_last=tries + 1 == MOST_READS)
+        return [found.get(one, point) for one, point in zip(series, points, strict=True)]
+
+    def _are_known(self, series: Sequence[Series], slots: Slots, span: LookBack) -> NDArray[np.bool_]:
+        """Return whether the newest point of each series is cached, and valid."""
         times, depths_h = self._cache.times_ms(slots), self._cache.depth_h[slots]
-        known = ((times >= self._since_ms) & (depths_h != FORGOTTEN)) | (depths_h >= span.hours)
+        # Of a series that was evicted, and is written again, an older point may have been recorded than rows have.
+        since_ms = max(self._since_ms, self._cache.evicted_ms + 1)
+        known: NDArray[np.bool_] = ((times >= since_ms) & (depths_h != FORGOTTEN)) | (depths_h >= span.hours)
         if self._cache_ms is not None:
             known &= np.maximum(times, self._cache.checked_ms[slots]) > span.now_ms - self._cache_ms
         if self._unreadable:  # read again: rows may have been repaired
             known &= np.array([one not in self._unreadable for one in series], np.bool_)
-        left: Sequence[Series] = list(dict.fromkeys(series[index] for index in np.flatnonzero(~known).tolist()))
-        for tries in range(MOST_READS):
-            left = await self._read_all(left, span, is_last=tries + 1 == MOST_READS) if left else left
+        return known
 
-    async def _read_all(self, series: Sequence[Series], span: LookBack, *, is_last: bool) -> list[Series]:
-        """Read the rows of series. Unless `is_last`, return those whose rows commands have changed meanwhile."""
+    async def _read_all(self, series: Sequence[Series], span: LookBack, *, is_last: bool) -> dict[Series, LastPoint]:
+        """Read the rows of series. Return their newest points, with NO_TIME for none. Unless `is_last`, those whose
+        rows commands have changed meanwhile are left out."""
         changes = self._cache.changes
         is_forgotten = self._cache.depth_h[self._cache.slots(series)] == FORGOTTEN
         # The cache never had held points that were older than one which is forgotten. They are searched for at once: a
         # search goes through all series of a metric.
         held = await self._held(list(compress(series, is_forgotten.tolist())), _with_held_hours(span))
-        again: list[Series] = []
+        found: dict[Series, LastPoint] = {}
         for at in range(0, len(series), ROWS):
-            again += await self._read(series[at : at + ROWS], held, span, changes, is_last=is_last)
-        return again
+            found |= await self._read(series[at : at + ROWS], held, span, changes, is_last=is_last)
+        return found
 
     async def _read(
         self,
@@ -144,9 +165,9 @@ class LastPointReader:
         changes: int,
         *,
         is_last: bool,
-    ) -> list[Series]:
-        """Read the rows of some series. Return those whose rows commands have changed since there were `changes`: their
-        `held` points may be deleted. If `is_last`, what was read of these counts until the next request."""
+    ) -> dict[Series, LastPoint]:
+        """Read the rows of some series. Return their newest points, unless commands have changed rows since there were
+        `changes`: then `held` points may be deleted. If `is_last`, what was read counts until the next request."""
         places = self._cache.slots(part)
         newest_ms = self._cache.times_ms(places)
         is_forgotten = self._cache.depth_h[places] == FORGOTTEN
@@ -155,21 +176,22 @@ class LastPointReader:
         is_late = is_forgotten & (newest_ms < span.start_ms)  # see `set_read`
         # Rows may lack a held point, also one that is written during the read.
         is_known = ((newest_ms != NO_TIME) & ~is_late & ~self._cache.are_held(places)).tolist()
-        points = self._cache.points(places.tolist())
+        points = self._cache.points(places)
         known = dict(compress(zip(part, points, strict=True), is_known))
+        evicted = self._cache.evicted
         found = await self._newest(part, span)
         gone = set() if self._cache_ms is None else await self._changed(known, found, span)
         late = await self._held(list(gone), span)
         if gone:  # again: points that memory had may have been written before it was searched
             found |= await self._newest([one for one in gone if one not in late], span)
-        again: list[Series] = []
+        slots: dict[Series, int] = {}
         for one in part:  # by name: slots may have been reassigned
             slot = self._cache.slot(*one)
-            has_changed = changes != self._cache.changes and self._cache.depth_h[slot] == FORGOTTEN
-            if has_changed:
-                again.append(one)
-                if not is_last:
-                    continue
+            is_changed = self._cache.depth_h[slot] == FORGOTTEN or evicted != self._cache.evicted
+            has_changed = changes != self._cache.changes and is_changed
+            if has_changed and not is_last:
+                continue
+            slots[one] = slot
             if one in gone:
                 self._cache.forget_point(slot, known[one])
             self._cache.set_read(slot, found.get(one), checked_ms=span.now_ms, depth_h=span.hours)
@@ -177,7 +199,7 @@ class LastPointReader:
                 self._cache.depth_h[slot] = FORGOTTEN
             elif (point := late.get(one, held.get(one))) is not None:
                 self._cache.set_held(slot, point)
-        return again
+        return dict(zip(slots, self._cache.points([*slots.values()]), strict=True))
 
     async def _held(self, series: Sequence[Series], span: LookBack) -> dict[Series, LastPoint]:
         """Return the newest points of series that the store may lack."""

@@ -123,6 +123,7 @@ class _RowScan(NamedTuple):
     series: set[bytes]
     since_s: int  # the first hour scanned
     at_s: int  # time of the scan
+    evicted: int  # series that the cache of this daemon's writes had evicted before
 
 
 class SeriesFinder:
@@ -214,7 +215,8 @@ class SeriesFinder:
         this_hour = now - now % HOUR_S
         since = this_hour - self._row_scans.look_back_h * HOUR_S
         before = self._scans.get(metric)
-        if before is not None:
+        evicted = self._recent.evicted
+        if before is not None and before.evicted == evicted:
             cache_s = self._row_scans.cache_s
             if cache_s is None or now - before.at_s < cache_s:
                 return before.series
@@ -233,7 +235,7 @@ class SeriesFinder:
                     missing -= len(self._matching(metric, new, wanted))
                     if missing <= 0:
                         return found  # incomplete: not cached
-        self._scans[metric] = _RowScan(found, since, now)
+        self._scans[metric] = _RowScan(found, since, now, evicted)
         return found
 
 
