@@ -64,6 +64,8 @@ async def test_start_on_full_disk_waits_for_space(tmp_path: Path, new: bool) -> 
             await daemon.ready()
             assert (await ask(daemon.port, get("/health/ready"))).status == 200
             assert port == daemon.port
+            metrics = (await ask(daemon.port, get("/metrics"))).body.decode()
+            assert 'tsd_http_errors_total{status="503"} 3.0' in metrics.splitlines()
             await daemon.terminate()
         check_contents(await embedded_contents(folder), [sender])
 

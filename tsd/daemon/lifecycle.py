@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -186,6 +187,7 @@ async def serve(
     ready = trio.Event()
     where = sockets.ListenAddress(config.bind, config.port, config.backlog, config.reuse_port)
     listeners: list[trio.SocketListener] = []
+    errors: Counter[int] = Counter()  # responses of a start that waited, by status
 
     async def start() -> None:
         """Start a daemon and run it until it stops."""
@@ -197,6 +199,7 @@ async def serve(
                     if not listeners:  # before a long replay: the port may be taken
                         listeners.extend(await sockets.listeners(where))
                     daemon = build_daemon(config, store, stop, load, build_tables=build_tables)
+                    daemon.server.http.request_stats.errors.update(errors)
                     settings = [("settings", _settings_reload(daemon, reload_config))] if reload_config else []
                     reloads[:] = [*settings, *daemon.reloads]
                     try:
@@ -218,7 +221,7 @@ async def serve(
                 full = bare(error)
             if not listeners:
                 listeners.extend(await sockets.listeners(where))
-            await wait_for_space(config, full, listeners, now_ms, stop)
+            errors += await wait_for_space(config, full, listeners, now_ms, stop)
             if stop.is_set():
                 break
     if shutdown.unfit is not None:

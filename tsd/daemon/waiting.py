@@ -6,6 +6,7 @@ clients are not read from. Their connections end when the start continues.
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -73,13 +74,14 @@ class _Refuser(Router):
 
 async def wait_for_space(
     config: Config, error: BaseException, listeners: Sequence[trio.SocketListener], now_ms: Clock, stop: trio.Event
-) -> None:
-    """Return once files can be written in the state folder and the journal's, or `stop` is set. Raise BadConfig."""
-    reason = first_text(error)
+) -> Counter[int]:
+    """Return once files can be written in the state folder and the journal's, or `stop` is set. The result counts error
+    responses by status. Raise BadConfig."""
+    reason, stats = first_text(error), RequestStats()
     log.warning("start.disk_full", error=reason, port=listeners[0].socket.getsockname()[1])
     probes = 0
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_answer_requests, config, reason, listeners, now_ms)
+        nursery.start_soon(_answer_requests, config, reason, listeners, now_ms, stats)
         nursery.start_soon(extend_timeout, lambda: probes, lambda: f"waiting for space on the disk: {reason}")
         while not stop.is_set():
             with trio.move_on_after(RETRY_S):
@@ -90,6 +92,7 @@ async def wait_for_space(
         nursery.cancel_scope.cancel()
     if not stop.is_set():
         log.info("start.disk_has_space")
+    return stats.errors
 
 
 def _has_space(folders: set[Path]) -> bool:
@@ -111,12 +114,12 @@ def _is_writable(folder: Path) -> bool:
 
 
 async def _answer_requests(
-    config: Config, reason: str, listeners: Sequence[trio.SocketListener], now_ms: Clock
+    config: Config, reason: str, listeners: Sequence[trio.SocketListener], now_ms: Clock, stats: RequestStats
 ) -> None:
     """Serve copies of the listening sockets until cancelled: a server closes its own."""
     access, cors = build_access(config, now_ms), Cors(config.cors_domains, config.cors_headers)
     limits = RequestLimits(config.max_chunk, config.http_timeout_s, config.enable_chunked, config.hsts_s)
-    port = HttpPort(_Refuser(reason, cors), limits, MemoryBudget(REQUEST_BYTES), RequestStats())
+    port = HttpPort(_Refuser(reason, cors), limits, MemoryBudget(REQUEST_BYTES), stats)
 
     async def http(stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]], peer: Peer) -> None:
         await HttpConnection(port, stream, peer).run(first, receive)
