@@ -53,6 +53,21 @@ async def test_command_that_writes_an_open_row_leaves_the_newest_point_in_memory
             assert await world.newest("a", back_h) == newest
 
 
+async def test_late_point_of_a_series_that_a_command_wrote_hides_no_stored_one(tmp_path: Path) -> None:
+    """Regression: the daemon knew the late point alone: it had not written the series before."""
+    now_ms = T * 1000
+    async with opened_worlds({"packed": FORMS["packed"]}, tmp_path, lambda: now_ms) as worlds:
+        world = worlds["packed"]
+        now_ms += 10_000
+        await world.put([f"a {T + 1} 1 host=x", f"b {T + 1} 1 host=x"])
+        world.tables.drop_caches()
+        await world.newest("b", None)
+        now_ms += 20_000
+        await put_by_command(world, b"\7", *[b"\7"] * 29)
+        await world.put([f"a {T + 20} 1 host=x"])
+        assert await world.newest("a", None) == {(("host", "x"),): ((T + 29) * 1000, 7.0)}
+
+
 async def test_stored_point_is_forgotten_once_a_command_deletes_it(tmp_path: Path) -> None:
     """It was in memory before."""
     async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: (T + 10) * 1000) as worlds:

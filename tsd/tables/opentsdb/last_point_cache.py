@@ -99,7 +99,7 @@ class LastPointCache:
         self._slot_of = np.zeros(_GROWTH, np.int32)
         self._generations = np.zeros(_GROWTH, np.int64)
         self.evicted = 0  # series
-        self.evicted_ms = NO_TIME  # no evicted series had a newer point
+        self.missing_ms = NO_TIME  # evicted series, and others that commands wrote, may have stored points until then
         self.clears = 0
         self._moves = 0  # how often slots were reassigned
         self.changes = 0  # how often a command changed rows
@@ -287,7 +287,10 @@ class LastPointCache:
         for row in rows:
             series = self._slots.get(row[salt:end])
             slot = series.number(row[start:]) if series is not None else -1
-            if slot >= 0 and self._times[slot] // 1000 // HOUR_S * HOUR_S <= int.from_bytes(row[end:start], "big"):
+            base_s = int.from_bytes(row[end:start], "big")
+            if slot < 0:
+                self.missing_ms = max(self.missing_ms, (base_s + HOUR_S) * 1000 - 1)
+            elif self._times[slot] // 1000 // HOUR_S * HOUR_S <= base_s:
                 if not self._held[slot]:
                     self._times[slot] = NO_TIME
                 self.depth_h[slot] = FORGOTTEN
@@ -339,7 +342,7 @@ class LastPointCache:
         """Drop some slots. Return the new slot of each, -1 for those that are dropped."""
         self._moves += 1
         self.evicted += len(slots)
-        self.evicted_ms = max(self.evicted_ms, int(self._times[slots].max()))
+        self.missing_ms = max(self.missing_ms, int(self._times[slots].max()))
         is_kept = np.ones(self._count, np.bool_)
         is_kept[slots] = False
         moved = np.where(is_kept, np.cumsum(is_kept, dtype=np.int32) - 1, np.int32(-1))

@@ -135,8 +135,8 @@ class LastPointReader:
     def _are_known(self, series: Sequence[Series], slots: Slots, span: LookBack) -> NDArray[np.bool_]:
         """Return whether the newest point of each series is cached, and valid."""
         times, depths_h = self._cache.times_ms(slots), self._cache.depth_h[slots]
-        # Of a series that was evicted, and is written again, an older point may have been recorded than rows have.
-        since_ms = max(self._since_ms, self._cache.evicted_ms + 1)
+        # Of a series that was missing, an older point may have been recorded than its rows have.
+        since_ms = max(self._since_ms, self._cache.missing_ms + 1)
         known: NDArray[np.bool_] = ((times >= since_ms) & (depths_h != FORGOTTEN)) | (depths_h >= span.hours)
         if self._cache_ms is not None:
             known &= np.maximum(times, self._cache.checked_ms[slots]) > span.now_ms - self._cache_ms
