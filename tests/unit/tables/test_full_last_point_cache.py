@@ -21,7 +21,7 @@ from tsd.codec.putline import HOUR_S
 from tsd.config.loader import Given
 from tsd.daemon.settings import read_config
 from tsd.errors import StoreDown
-from tsd.store import Cell
+from tsd.store import Cell, Put
 from tsd.tables.catalog import SeriesSelector
 from tsd.tables.opentsdb.last_point_cache import LastPointCache
 
@@ -160,6 +160,39 @@ async def test_lookup_finds_the_rows_of_series_that_left_the_cache(tmp_path: Pat
         make_idle(world)
         await fill_cache(world)
         assert await found_by_lookup(world, "a") == len(HOSTS) + 1
+
+
+async def test_lookup_finds_series_that_a_command_wrote(tmp_path: Path) -> None:
+    """Regression: without the series index they were missing: the daemon scans a metric only once."""
+    async with opened_worlds({"packed": LayoutForm(NO_INDEX)}, tmp_path, lambda: (T + 50) * 1000) as worlds:
+        world, table = worlds["packed"], worlds["packed"].config.data_table
+        await world.put([f"a {T} 5 host={host}" for host in "xy"])
+        [x, y] = (await world.store.page(table, b"", None, limit=10)).rows
+        await world.store.delete(table, {y.key: [cell.column for cell in y.cells]}, up_to_ms=None)
+        world.tables.drop_caches()
+        assert await found_by_lookup(world, "a") == 1
+        await world.store.put(table, [Put(y.key, cell.column, cell.value) for cell in x.cells])
+        world.tables.on_change(table, [y.key])
+        assert await found_by_lookup(world, "a") == 2
+
+
+async def test_lookup_scans_a_metric_once_while_no_series_goes_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened_worlds({"packed": LayoutForm(NO_INDEX)}, tmp_path, lambda: (T + 50) * 1000) as worlds:
+        world = worlds["packed"]
+        await world.put([f"a {T} 5 host=x"])
+        assert await found_by_lookup(world, "a") == 1
+        await world.put([f"a {T} 5 host=y"])
+        page, scanned = world.store.page, []
+
+        async def counted(table: str, *words: Any, **options: Any) -> Any:
+            scanned.append(table)
+            return await page(table, *words, **options)
+
+        monkeypatch.setattr(world.store, "page", counted)
+        assert await found_by_lookup(world, "a") == 2
+        assert world.config.data_table not in scanned
 
 
 async def test_request_fails_if_caches_are_dropped_during_each_read(tmp_path: Path) -> None:

@@ -98,8 +98,9 @@ class LastPointCache:
         # By series number, which is reused: the slot, and the generation of the number that has it.
         self._slot_of = np.zeros(_GROWTH, np.int32)
         self._generations = np.zeros(_GROWTH, np.int64)
-        self.evicted = 0  # series
-        self.missing_ms = NO_TIME  # evicted series, and others that commands wrote, may have stored points until then
+        # Missing series were evicted, or a command changed their rows while they were not there.
+        self.missing_changes = 0  # how often series were evicted, or rows of missing ones changed
+        self.missing_ms = NO_TIME  # such series may have stored points until then
         self.clears = 0
         self._moves = 0  # how often slots were reassigned
         self.changes = 0  # how often a command changed rows
@@ -289,6 +290,7 @@ class LastPointCache:
             slot = series.number(row[start:]) if series is not None else -1
             base_s = int.from_bytes(row[end:start], "big")
             if slot < 0:
+                self.missing_changes += 1
                 self.missing_ms = max(self.missing_ms, (base_s + HOUR_S) * 1000 - 1)
             elif self._times[slot] // 1000 // HOUR_S * HOUR_S <= base_s:
                 if not self._held[slot]:
@@ -341,7 +343,7 @@ class LastPointCache:
     def _drop(self, slots: Slots) -> NDArray[np.int32]:
         """Drop some slots. Return the new slot of each, -1 for those that are dropped."""
         self._moves += 1
-        self.evicted += len(slots)
+        self.missing_changes += 1
         self.missing_ms = max(self.missing_ms, int(self._times[slots].max()))
         is_kept = np.ones(self._count, np.bool_)
         is_kept[slots] = False

@@ -178,7 +178,7 @@ class LastPointReader:
         is_known = ((newest_ms != NO_TIME) & ~is_late & ~self._cache.are_held(places)).tolist()
         points = self._cache.points(places)
         known = dict(compress(zip(part, points, strict=True), is_known))
-        evicted = self._cache.evicted
+        missing = self._cache.missing_changes
         found = await self._newest(part, span)
         gone = set() if self._cache_ms is None else await self._changed(known, found, span)
         late = await self._held(list(gone), span)
@@ -187,7 +187,7 @@ class LastPointReader:
         slots: dict[Series, int] = {}
         for one in part:  # by name: slots may have been reassigned
             slot = self._cache.slot(*one)
-            is_changed = self._cache.depth_h[slot] == FORGOTTEN or evicted != self._cache.evicted
+            is_changed = self._cache.depth_h[slot] == FORGOTTEN or missing != self._cache.missing_changes
             has_changed = changes != self._cache.changes and is_changed
             if has_changed and not is_last:
                 continue

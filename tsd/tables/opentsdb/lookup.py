@@ -121,9 +121,8 @@ class _RowScan(NamedTuple):
     """The series that a scan of a metric's rows found."""
 
     series: set[bytes]
-    since_s: int  # the first hour scanned
     at_s: int  # time of the scan
-    evicted: int  # series that the cache of this daemon's writes had evicted before
+    missing_changes: int  # of the cache of this daemon's writes, at the start of the scan
 
 
 class SeriesFinder:
@@ -215,8 +214,8 @@ class SeriesFinder:
         this_hour = now - now % HOUR_S
         since = this_hour - self._row_scans.look_back_h * HOUR_S
         before = self._scans.get(metric)
-        evicted = self._recent.evicted
-        if before is not None and before.evicted == evicted:
+        changes = self._recent.missing_changes
+        if before is not None and before.missing_changes == changes:
             cache_s = self._row_scans.cache_s
             if cache_s is None or now - before.at_s < cache_s:
                 return before.series
@@ -235,7 +234,7 @@ class SeriesFinder:
                     missing -= len(self._matching(metric, new, wanted))
                     if missing <= 0:
                         return found  # incomplete: not cached
-        self._scans[metric] = _RowScan(found, since, now, evicted)
+        self._scans[metric] = _RowScan(found, now, changes)
         return found
 
 
