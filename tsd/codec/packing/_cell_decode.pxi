@@ -126,7 +126,7 @@ cdef int read_head(Source* source, Cell* cell) noexcept nogil:
         return -1
     if cell.kind == SINGLE and cell.rule != SINGLE_FLAGS or cell.kind == DOUBLE and cell.rule == SINGLE_FLAGS:
         return -1
-    if take_varint(source, &count) or count < LEAST_POINTS or count > MOST_POINTS:
+    if take_varint(source, &count) or count < LEAST_POINTS or count > MOST_POINTS or (count == 1 and cell.tail):
         return -1
     cell.count = count
     return 0

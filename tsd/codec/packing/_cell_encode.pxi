@@ -49,7 +49,7 @@ cdef int read_values(const uint8_t* value, Py_ssize_t size, Scratch* room, Cell*
     for i in range(cell.count):
         at += (room.flags[i] & 7) + 1
         seen |= 1 << room.flags[i]
-    if seen & ~0x888B or size < at or size > at + 1 or (size > at and value[at] > 1):
+    if seen & ~0x888B or size < at or size > at + (cell.count > 1) or (size > at and value[at] > 1):
         return -1
     cell.tail = 0 if size == at else value[at] + 1
     for i in range(cell.count):

@@ -42,7 +42,7 @@ cdef extern from *:
 
 cdef enum:
     FORM = 1
-    LEAST_POINTS = 4
+    LEAST_POINTS = 1
     MOST_POINTS = 1 << 16
     INTEGER = 0
     DECIMAL = 1
@@ -53,6 +53,7 @@ cdef enum:
     MOST_DECIMALS = 9
     SINGLE_FLAGS = 11
     DOUBLE_FLAGS = 15
+    FEW = 4
     FIXED = 0
     FROM_LEAST = 1
     FROM_MEAN = 2

@@ -146,7 +146,7 @@ cdef int take_rests_back(Source* source, Scratch* room, int coder, int64_t* rest
 
 
 cdef int take_sequence(Source* source, Scratch* room, int64_t* numbers, Py_ssize_t count) noexcept nogil:
-    """Read a sequence of `count` numbers, at least LEAST_POINTS. Return whether its bytes are invalid."""
+    """Read a sequence of `count` numbers, one or more. Return whether its bytes are invalid."""
     cdef int order, coder
     cdef uint64_t first = 0, step = 0, value
     cdef uint64_t* out = <uint64_t*> numbers
@@ -155,6 +155,8 @@ cdef int take_sequence(Source* source, Scratch* room, int64_t* numbers, Py_ssize
         return -1
     order, coder = source.at[0] & 3, source.at[0] >> 2
     source.at += 1
+    if order == 2 and count == 1:
+        return -1
     if order == 0:
         return take_rests_back(source, room, coder, numbers, count)
     if take_varint(source, &value):

@@ -166,12 +166,16 @@ cdef int majority(const int64_t* rests, Py_ssize_t count, int64_t* value) noexce
 cdef uint8_t* put_sequence(
     uint8_t* to, Scratch* room, const int64_t* of, Py_ssize_t count, const int* orders, int choices
 ) noexcept nogil:
-    """Write a sequence in the order that takes the fewest bytes. `count` is at least LEAST_POINTS."""
-    cdef int order = -1, i, k, k_mean, k_gaps = 0, k_steps = 0, coder = FIXED, others
-    cdef int64_t step = step_of(of, count), least, most, mean, common = 0
+    """Write a sequence of one number or more in the order that takes the fewest bytes."""
+    cdef int order = -1, only = 0, i, k, k_mean, k_gaps = 0, k_steps = 0, coder = FIXED, others
+    cdef int64_t step = 0, least, most, mean, common = 0
     cdef uint64_t cost, lowest = 0, span, total = 0, total_mean = 0, total_gaps = 0, total_steps = 0, size, best
     cdef Py_ssize_t m = 0, at, last, z = 0
     cdef int64_t* rests = room.rests
+    if count < FEW:
+        orders, choices = &only, 1
+    else:
+        step = step_of(of, count)
     for i in range(choices):
         m = take_rests(of, count, orders[i], step, rests)
         cost = cost_of(rests, m, reference(of, count, orders[i]))

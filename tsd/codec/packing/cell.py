@@ -38,7 +38,7 @@ Doubles = NDArray[np.float64]
 
 FORM = 1  # first byte of the packed form
 CHECKSUM_BYTES = 4
-LEAST_POINTS, MOST_POINTS = 4, 1 << 16
+LEAST_POINTS, MOST_POINTS = 1, 1 << 16
 INTEGERS, DECIMALS, DOUBLE_BITS, SINGLE_BITS = range(4)  # kinds of numbers in the sequence
 SHORTEST, WHOLE = 16, 17  # rules that derive flags from numbers; lower ones are the flags of all points
 MOST_DECIMALS = 9
@@ -78,8 +78,12 @@ def pack(qualifier: bytes, value: bytes, *, compiled: bool = HAS_PACKING_LOOP) -
         kind, decimals, numbers = _whole_numbers(points, rule)
     head = bytes((FORM, points.in_ms | points.tail << 1 | kind << 3, rule, decimals)) + varint(len(numbers))
     times = encode_sequence(points.times, (DIFFERENCES, EVEN_STEPS))
-    packed = head + times + encode_sequence(numbers, (NUMBERS, DIFFERENCES, SECOND_DIFFERENCES))
-    return packed + crc32(packed).to_bytes(CHECKSUM_BYTES, "little")
+    return with_checksum(head + times + encode_sequence(numbers, (NUMBERS, DIFFERENCES, SECOND_DIFFERENCES)))
+
+
+def with_checksum(cell: bytes) -> bytes:
+    """Return a packed form with its checksum."""
+    return cell + crc32(cell).to_bytes(CHECKSUM_BYTES, "little")
 
 
 def unpack(stored: bytes, ahead: int, prefix: bytes, *, compiled: bool = HAS_PACKING_LOOP) -> tuple[bytes, bytes]:
@@ -99,7 +103,8 @@ def unpack(stored: bytes, ahead: int, prefix: bytes, *, compiled: bool = HAS_PAC
     kind = what >> 3
     reader = Reader(packed, 4)
     count = reader.varint()
-    if form != FORM or not _is_head(what, rule, decimals) or not LEAST_POINTS <= count <= MOST_POINTS:
+    is_head = form == FORM and _is_head(what, rule, decimals) and LEAST_POINTS <= count <= MOST_POINTS
+    if not is_head or (count == 1 and what >> 1 & 3 != _NO_TAIL):
         raise CorruptRow(f"no packed cell starts like this: {packed[:8].hex()}")
     times, numbers = reader.sequence(count), reader.sequence(count)
     beyond = _MS_BEYOND if what & 1 else _SECONDS_BEYOND
@@ -144,8 +149,8 @@ def _read(qualifier: bytes, value: bytes) -> _Points | None:
             return None
     flags = (words & (FLOAT | LENGTH)).astype(np.uint8)
     ends = np.cumsum((flags & LENGTH).astype(np.int64) + 1)
-    end = int(ends[-1])
-    if not set(np.unique(flags).tolist()) <= set(_TYPES) or not end <= len(value) <= end + 1 or value[end:] > b"\1":
+    end, tail = int(ends[-1]), count > 1  # a cell of one point has no last byte
+    if not set(np.unique(flags).tolist()) <= set(_TYPES) or not end <= len(value) <= end + tail or value[end:] > b"\1":
         return None
     content = np.frombuffer(value, np.uint8)
     numbers = np.empty(count, np.int64)

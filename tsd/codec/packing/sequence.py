@@ -19,6 +19,7 @@ UInt64 = NDArray[np.uint64]
 
 NUMBERS, DIFFERENCES, SECOND_DIFFERENCES, EVEN_STEPS = range(4)  # orders
 WIDE = 1 << 47  # residuals with a larger range are stored with fixed width
+FEW = 4  # of fewer numbers no differences are stored
 _SAMPLES = 128  # residuals that are sampled to choose an order, up to twice as many
 _FAR = np.uint64(1 << 48)
 
@@ -47,8 +48,8 @@ class _Rice(NamedTuple):
 
 
 def encode_sequence(numbers: Int64, orders: Sequence[int]) -> bytes:
-    """Return the bytes of four numbers or more, in the order of differences that takes the fewest bytes."""
-    step = _step(numbers)
+    """Return the bytes of one number or more, in the order of differences that takes the fewest bytes."""
+    orders, step = (orders, _step(numbers)) if len(numbers) >= FEW else ((NUMBERS,), 0)
     rests_of = [(order, _rests(numbers, order, step)) for order in orders]
     order, rests = min(rests_of, key=lambda found: _cost(found[1], _around(numbers, found[0])))
     coder, base, content = _encode_rests(rests)
@@ -194,9 +195,10 @@ class Reader:
     def sequence(self, count: int) -> Int64:
         """Return the `count` numbers that `encode_sequence` encoded."""
         [head] = self.take(1)
-        if head > 15:
-            raise CorruptRow(f"invalid first byte of a sequence: {head:#x}")
-        order, coder = head & 3, Coder(head >> 2)
+        order = head & 3
+        if head > 15 or (order == SECOND_DIFFERENCES and count == 1):
+            raise CorruptRow(f"invalid first byte of a sequence of {count}: {head:#x}")
+        coder = Coder(head >> 2)
         if order == NUMBERS:
             return self._rests(coder, count)
         first = unzigzag(self.varint())
