@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tsd.api import entity_json, put
-from tsd.codec import bytemap, points
-from tsd.codec.blocks import numbers
+from tsd.codec import bytemap, number_columns, points
+from tsd.codec.blocks import block
 from tsd.codec.kairosdb import values
 from tsd.codec.opentsdb import merge
 from tsd.codec.packing import cell as packed
@@ -46,7 +46,8 @@ LOOPS = {  # modules of setup.py: whether each is built and in use
     "tsd.ingest._parser": series.HAS_LOOP,
     "tsd.codec._columns": points.HAS_LOOP,
     "tsd.ingest.journal._line_columns": line_columns.HAS_LOOP,
-    "tsd.codec.blocks._forms": numbers.HAS_LOOP,
+    "tsd.codec._number_forms": number_columns.HAS_LOOP,
+    "tsd.codec.blocks._block": block.HAS_LOOP,
     "tsd.tables._composer": resolver.HAS_LOOP,
     "tsd.tables.opentsdb._encode": encode.HAS_LOOP,
     "tsd.tables.opentsdb._uid_composer": resolver.HAS_LOOP,

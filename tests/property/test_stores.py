@@ -38,7 +38,8 @@ from tests.property.store_calls import (
     calls,
     programs,
 )
-from tsd.codec.blocks.compacted import read_cells
+from tsd.codec.packing.cell import pack
+from tsd.codec.packing.points import unpack_points
 from tsd.store import Cell, ColumnBlocks, Family, Put, Rewrite, Row, Store, Table, cell_pages, cells_of_keys
 from tsd.store.cassandra.engine import CassandraStore
 from tsd.store.cassandra.keys import Prefixes
@@ -249,12 +250,13 @@ class Under(NamedTuple):
                         keys = [part.rows.prefix + suffix for suffix in suffixes]
                         assert rows.keys().isdisjoint(keys)
                         stored = await self.store.get(self.table, keys)
-                        qualifiers = [stored[key][0].column[2:] for key in keys]
-                        found = read_cells(qualifiers, [stored[key][0].value for key in keys])
-                        assert [found.bits.tolist(), found.offsets.tolist(), found.starts.tolist()] == [
+                        packed = [pack(stored[key][0].column[2:], stored[key][0].value) or b"" for key in keys]
+                        found = unpack_points(packed, 0, np.zeros(len(keys), np.int64), part.rows.points)
+                        assert found is not None
+                        assert [found.bits.tolist(), found.times.tolist(), found.counts.tolist()] == [
                             points.bits.tolist(),
                             points.offsets.tolist(),
-                            points.starts.tolist(),
+                            np.diff(points.starts).tolist(),
                         ]
                         rows |= {key: stored[key] for key in keys}
         return [Row(key, rows[key]) for key in sorted(rows)]

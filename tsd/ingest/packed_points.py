@@ -7,7 +7,7 @@ a time, unpacks each chunk once.
 With a million series, the points of some seconds are packed at a time: a point or less of each series. `merge` packs
 several of these together, because a series' values differ less from each other than from those of other series.
 
-A chunk has columns, as blocks have (`tsd.codec.blocks.numbers`): series, numbers of points, times, and values by form.
+A chunk has columns (`tsd.codec.number_columns`): series, numbers of points, times, and values by form.
 The flags of a value follow from the value, because the parser gives integers and doubles the shortest form. If they do
 not for some value of a chunk, the chunk stores the flags too.
 """
@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from tsd.codec.blocks.numbers import INTEGERS, choose_forms, cuts, decode_numbers, encode_numbers
+from tsd.codec.number_columns import INTEGERS, choose_forms, cuts, decode_numbers, encode_numbers
 from tsd.codec.points import (
     NO_COLUMNS,
     Bool,

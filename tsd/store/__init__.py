@@ -21,6 +21,7 @@ from tsd.store.capabilities import (
     ColumnBlocks,
     ColumnPart,
     ColumnRows,
+    DecodedRows,
     DerivedValues,
     Folded,
     JoinCells,
@@ -64,6 +65,7 @@ __all__ = [
     "ColumnPart",
     "ColumnRows",
     "Cursor",
+    "DecodedRows",
     "DerivedValues",
     "Family",
     "Folded",
@@ -131,7 +133,7 @@ class OptionalParts(Protocol):
 
     @property
     def column_blocks(self) -> ColumnBlocks | None:
-        """Blocks of cells by column, if the engine has them."""
+        """Blocks of cells, if the engine has them."""
         return None
 
     @property

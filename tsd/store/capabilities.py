@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.opentsdb.rowkey import LONGEST_HBASE_KEY
 from tsd.codec.packing.points import CellBuckets, RowPoints
 from tsd.codec.points import AlikePoints
@@ -298,9 +297,19 @@ class Folded(NamedTuple):
     points: int  # of these cells
 
 
+class DecodedRows(NamedTuple):
+    """Points of chosen rows, row after row."""
+
+    rows: NDArray[np.intp]  # their indexes among all rows, ascending
+    starts: NDArray[np.int64]  # (rows + 1,): index of each row's first point, then the number of points
+    offsets: NDArray[np.int64]  # of each point: ms after the base time
+    bits: NDArray[np.int64]  # of each point: the integer, or the raw bits of a double
+    floats: NDArray[np.bool_]  # of each point
+
+
 class ColumnRows(Protocol):
-    """Rows with a common key prefix, in order of their keys. The only cell of each has points, and is in a block or
-    known to be whole."""
+    """Rows with a common key prefix, in order of their keys. The only cell of each has points, and is known to be
+    whole."""
 
     prefix: bytes
     points: int  # of all rows
@@ -310,17 +319,16 @@ class ColumnRows(Protocol):
         ...
 
     def sizes(self) -> NDArray[np.int64]:
-        """Return each row's bytes, or its share of the block's."""
+        """Return the packed bytes of each row."""
         ...
 
-    def decode(self, chosen: NDArray[np.bool_]) -> BlockPoints:
-        """Return the points of the chosen rows, which are numbered as in `suffixes`. May be called in a thread. Raise
-        DamagedBlock."""
+    def decode(self, chosen: NDArray[np.bool_]) -> DecodedRows:
+        """Return the points of the chosen rows, which are numbered as in `suffixes`. May be called in a thread."""
         ...
 
     def decode_alike(self, chosen: NDArray[np.bool_] | None = None) -> AlikePoints | None:
         """Return the points of the chosen rows, by default of all, one or more. None: they do not have the same times.
-        May be called in a thread. Raise DamagedBlock."""
+        May be called in a thread."""
         ...
 
     def downsample(
@@ -376,7 +384,7 @@ class StepLimit(NamedTuple):
 
 
 class ColumnPart(NamedTuple):
-    """A part of a scan: cells, rows by column, or packed rows."""
+    """A part of a scan: cells, rows with a common prefix, or packed rows."""
 
     cells: CellPage | None
     rows: ColumnRows | None
@@ -389,12 +397,12 @@ belongs to none. All starts have the same length."""
 
 
 class ColumnBlocks(Protocol):
-    """Blocks: cells of many rows stored by column, which take less space and are read faster. Every other call of the
-    store treats cells in blocks like all others."""
+    """Blocks: cells of many rows in one value, which take less space. Every other call of the store treats cells in
+    blocks like all others."""
 
     async def fold(self, table: str, prefix: bytes, *, least_rows: int = 1) -> Folded:
-        """Move the cells of all rows whose keys start with `prefix` to blocks: one cell of each row, if it has a form
-        there (`tsd.codec.blocks`). All prefixes of a table have the same width. A cell of a row that is written
+        """Move the cells of all rows whose keys start with `prefix` to blocks: one cell of each row, if it has a
+        packed form (`tsd.codec.packing`). All prefixes of a table have the same width. A cell of a row that is written
         meanwhile may stay, and so do fewer than `least_rows` rows of a prefix without blocks. A crash leaves each cell
         where it was, or moved. Raise DamagedBlock, StoreError."""
         ...

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 import rocksdict  # noqa: TID251 - reads and damages the files
 import trio
@@ -146,7 +145,7 @@ async def test_folded_rows_survive_a_crash(tmp_path: Path) -> None:
         assert len(cells) == len(found)
 
 
-async def test_single_row_of_many_hours_is_read_by_column(tmp_path: Path) -> None:
+async def test_rows_of_many_hours_are_read_with_newer_cells(tmp_path: Path) -> None:
     hours = [b"%05d" % hour for hour in range(30)]
     async with opened(tmp_path) as store:
         await fill(store, *hours)
@@ -156,18 +155,14 @@ async def test_single_row_of_many_hours_is_read_by_column(tmp_path: Path) -> Non
         rows = [hour + series for hour in hours for series in (b"b", b"d")]
         for _ in range(2):
             parts = await store.column_blocks.get_columns("cells", rows)
-            pages = [part.cells for part in parts if part.cells]
-            cells = [(key, page.cell(at)) for page in pages for at, key in enumerate(page.keys)]
-            assert [(key, cell[:2]) for key, cell in cells] == [
-                (hours[3] + b"b", (COLUMN, b"\3\4\0")),
-                (hours[4] + b"b", (COLUMN, VALUE)),
-                (hours[4] + b"b", (b"t:note", b"x")),
-                (hours[5] + b"d", (COLUMN, VALUE)),
-            ]
-            columns = [part.rows for part in parts if part.rows]
-            found = [one.prefix + suffix for one in columns for suffix in one.suffixes()]
-            assert found == [hour + b"b" for at, hour in enumerate(hours) if at not in (3, 4, 6)]
-            assert {tuple(one.decode(np.ones(1, np.bool_)).bits.tolist()) for one in columns} == {(1, 2)}
+            pages = [part.packed.unpack() for part in parts if part.packed]
+            cells = [(key, *page.cell(at)[:2]) for page in pages for at, key in enumerate(page.keys)]
+            wanted = [(hour + b"b", COLUMN, VALUE) for hour in hours]
+            wanted[3:4] = [(hours[3] + b"b", COLUMN, b"\3\4\0")]
+            wanted[4:5] = [wanted[4], (hours[4] + b"b", b"t:note", b"x")]
+            wanted[6:7] = [wanted[6], (hours[5] + b"d", COLUMN, VALUE)]
+            del wanted[8]
+            assert cells == wanted
 
 
 async def test_scan_during_the_first_fold_reads_all_rows(tmp_path: Path) -> None:
@@ -200,10 +195,8 @@ async def test_rows_read_by_key_during_a_fold(tmp_path: Path) -> None:
                 assert await store.get("cells", rows) == cells
                 found: list[bytes] = []
                 for part in await blocks.get_columns("cells", rows):
-                    if part.cells is not None:
-                        found += part.cells.keys
-                    if part.rows is not None:
-                        found += [part.rows.prefix + key for key in part.rows.suffixes()]
+                    assert part.packed is not None
+                    found += part.packed.keys
                 assert sorted(found) == rows
                 reads += 1
 

@@ -1,1 +1,1 @@
-"""Blocks: the points of many series of one metric and hour, by column. FORMATS.md in this folder has the bytes."""
+"""Blocks: the cells of many series of one metric and hour in one value. FORMATS.md in this folder has the bytes."""

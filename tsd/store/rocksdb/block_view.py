@@ -5,18 +5,21 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
+from numpy.typing import NDArray
 from rocksdict import Rdict, RdictIter, ReadOptions
 
-from tsd.store import Cell, CellPage, ColumnPart, Page, Row, StepLimit, cells_of_rows
-from tsd.store.rocksdb.blocks import BlockCell, BlockFamily, BlockReader, BlockRows
-from tsd.store.rocksdb.keys import TIME_BYTES, decode_cell
+from tsd.codec.packing.points import count_points
+from tsd.store import Cell, CellPage, ColumnPart, Page, Row, StepLimit
+from tsd.store.rocksdb.blocks import DIGEST, BlockFamily, BlockReader, StoredBlock
+from tsd.store.rocksdb.keys import TIME_BYTES, decode_cell, decode_long_cell, key_column, row_prefix
+from tsd.store.rocksdb.packed import PackedCells, points_size
 from tsd.store.rocksdb.runs import MergedIterator, RunFamily
-from tsd.store.rocksdb.view import View
+from tsd.store.rocksdb.view import SLICE_CELLS, View
 
-BLOCKS_AT_ONCE = 16  # prefixes of rows that are read before other tasks can run: half a millisecond
+BLOCKS_AT_ONCE = 48  # prefixes of rows that are read before other tasks can run: two milliseconds
 ROWS_AT_ONCE = 128  # the same of rows: two milliseconds
-NOW_STEPS = 3  # of a read in one step
-POINT_BYTES = 4  # of a point's column and value in a page
+NOW_STEPS = 8  # of a range that is read in one step
+NOW_ROW_STEPS = 2  # of rows that are: what is read so is kept for the next query
 
 
 class BlockView(View):
@@ -119,38 +122,52 @@ class BlockView(View):
             size += _size(rows[-1])
         return Page(rows, left[-1].key if left else plain.next_start)
 
-    def cells(self, start: bytes, limit_bytes: int) -> Generator[CellPage | None, None, None]:
-        """Yield the cells of all rows from `start` on, in pages of whole rows of about `limit_bytes`. Yield None in
-        between, so that the caller can let other tasks run."""
+    def _pages(
+        self, start: bytes, limit_bytes: int, expand: Callable[[list[bytes], list[bytes], list[bytes], int], int]
+    ) -> Generator[CellPage | None, None, None]:
+        """Yield pages of cells of the table and its blocks, see View."""
         at = start
-        for page in super().cells(start, limit_bytes):
+        for page in super()._pages(start, limit_bytes, points_size):  # as they are stored
             if page is None:
                 yield None
             else:
-                yield from self._merged(at, page, limit_bytes)
+                yield from self._merged(at, page, limit_bytes, expand)
                 at = page.next_start or at
 
-    def columns(self, start: bytes, limit_bytes: int) -> Generator[list[ColumnPart] | None, None, None]:
-        """Yield all rows from `start` on in parts (see ColumnBlocks), and an empty list after the last ones. Yield None
-        in between."""
-        at, parts, size = start, list[ColumnPart](), 0
-        for page in super().cells(start, limit_bytes):
-            if page is None:
+    def _merged(
+        self,
+        start: bytes,
+        plain: CellPage,
+        limit_bytes: int,
+        expand: Callable[[list[bytes], list[bytes], list[bytes], int], int],
+    ) -> Generator[CellPage | None, None, None]:
+        """Yield a page of the table's stored cells in pages that have the cells of blocks too."""
+        stop = self._stop if plain.next_start is None else plain.next_start
+        made, size, done = CellPage([], [], [], TIME_BYTES, [], None), 0, 0
+
+        def add(some: CellPage) -> Iterator[None]:
+            nonlocal size
+            for low in range(0, len(some.keys), SLICE_CELLS):
+                since, part = len(made.keys), _cut(some, low, low + SLICE_CELLS)
+                made.keys.extend(part.keys)
+                made.columns.extend(part.columns)
+                made.values.extend(part.values)
+                size += sum(map(len, part.values)) + expand(made.keys, made.columns, made.values, since)
                 yield None
-                continue
-            for part in self._parts(at, page):
-                parts.append(part)
-                size += part.rows.points * POINT_BYTES if part.rows else 0
-                if size >= limit_bytes:
-                    yield parts
-                    parts, size = [], 0
-                else:
-                    yield None
-            at = page.next_start or at
-            if parts:
-                yield parts
-                parts, size = [], 0
-        yield []
+
+        for block in self._blocks.between(start, stop):
+            wanted = block.between(start, stop)
+            low = bisect_left(plain.keys, block.key, done)
+            high = bisect_right(plain.keys, block.prefix + block.block.series_pairs()[-1], low)
+            yield from add(_cut(plain, done, low))
+            some = _with_stored(_cut(plain, low, high), block, np.flatnonzero(wanted))
+            done = high
+            if size >= limit_bytes and some.keys:
+                yield made._replace(next_start=some.keys[0])
+                made, size = CellPage([], [], [], TIME_BYTES, [], None), 0
+            yield from add(some)
+        yield from add(_cut(plain, done, len(plain.keys)))
+        yield made._replace(next_start=plain.next_start)
 
     def get_columns(self, rows: Sequence[bytes]) -> Generator[None, None, list[ColumnPart]]:
         """Return those of some rows that exist, in order of their keys, in parts."""
@@ -159,137 +176,91 @@ class BlockView(View):
             if number:
                 yield
                 self._renew()
-            parts += self._parts_of(some)
+            if (page := self._page_of(some)).keys:
+                parts.append(ColumnPart(None, None, PackedCells(page)))
         return parts
 
-    def _parts_of(self, rows: Sequence[bytes]) -> list[ColumnPart]:
-        """Return those of some rows that exist, in one step, see `get_columns`."""
-        plain = self._plain(rows)
-        parts: list[ColumnPart] = []
-        left: list[Row] = []  # cells of the next part
-        waiting = iter(sorted(plain))
-        at = next(waiting, None)
+    def _page_of(self, rows: Sequence[bytes]) -> CellPage:
+        """Return the stored cells of some rows, in one step."""
+        found = CellPage([], [], [], TIME_BYTES, [], None)
+        for row in sorted(rows):
+            prefix = row_prefix(row)
+            at = self._at_row(prefix)
+            at.seek(prefix)
+            while at.valid():
+                found.keys.append(row)
+                found.columns.append(at.key()[len(prefix) :])
+                found.values.append(at.value())
+                at.next()
+            self._check(at)
+        done, pages = 0, list[CellPage]()
         for block, some in self._blocks.group(rows):
-            while at is not None and at < block.key:
-                left.append(Row(at, plain[at]))
-                at = next(waiting, None)
-            for row, column, value in block.cells_of([row for row in some if row in plain]):
-                plain[row] = _with_cell(plain[row], decode_cell(column, value))
-            places = block.find([row for row in some if row not in plain])
-            if len(places := places[places >= 0]):
-                wanted = np.zeros(block.block.rows, np.bool_)
-                wanted[places] = True
-                if left:
-                    parts.append(ColumnPart(cells_of_rows(left), None))
-                    left = []
-                parts.append(ColumnPart(None, BlockRows(block, wanted)))
-        while at is not None:
-            left.append(Row(at, plain[at]))
-            at = next(waiting, None)
-        if left:
-            parts.append(ColumnPart(cells_of_rows(left), None))
-        return parts
+            places = block.find(some)
+            low = bisect_left(found.keys, some[0], done)
+            high = bisect_right(found.keys, some[-1], low)
+            pages += _cut(found, done, low), _with_stored(_cut(found, low, high), block, places[places >= 0])
+            done = high
+        if not pages:
+            return found
+        pages.append(_cut(found, done, len(found.keys)))
+        return CellPage(
+            [one for page in pages for one in page.keys],
+            [one for page in pages for one in page.columns],
+            [one for page in pages for one in page.values],
+            *(TIME_BYTES, [], None),
+        )
 
     def range_now(self, start: bytes, limit: StepLimit) -> list[ColumnPart] | None:
-        """Return the rows from `start` on in one step; None if they take more steps."""
+        """Return the rows from `start` on in one step; None if they are over the limit."""
         found: list[ColumnPart] = []
         for step, parts in enumerate(self.columns(start, limit.size)):
             if parts == []:
-                return found
+                return found if _fits(found, limit) else None
             if step > NOW_STEPS:
                 break
             found += parts or ()
         return None
 
-    def rows_now(self, rows: Sequence[bytes], limit: StepLimit) -> list[ColumnPart] | None:  # noqa: ARG002
-        """Return those of some rows that exist in one step; None if they take more steps."""
+    def rows_now(self, rows: Sequence[bytes], limit: StepLimit) -> list[ColumnPart] | None:
+        """Return those of some rows that exist in one step; None if they are over the limit."""
         steps = list(self._steps(rows))
-        return None if len(steps) > 1 else [part for some in steps for part in self._parts_of(some)]
-
-    def _parts(self, start: bytes, plain: CellPage) -> Generator[ColumnPart, None, None]:
-        """Yield the rows of a page of the table's cells, and of the blocks in its range."""
-        stop = self._stop if plain.next_start is None else plain.next_start
-        done = 0
-        for block in self._blocks.between(start, stop):
-            wanted = block.between(start, stop)
-            if not wanted.any():
-                continue
-            low = bisect_left(plain.keys, block.key, done)
-            high = bisect_right(plain.keys, block.prefix + block.block.series_pairs()[-1], low)
-            if low > done:
-                yield ColumnPart(_cut(plain, done, low), None)
-            done = high
-            if low < high:  # rows that have other cells, too
-                some = _cut(plain, low, high)
-                shared = np.zeros(block.block.rows, np.bool_)
-                found = block.find(list(dict.fromkeys(some.keys)))
-                shared[found[found >= 0]] = True
-                yield ColumnPart(_with_cells(some, block.cells(shared & wanted)), None)
-                wanted &= ~shared
-            if wanted.any():
-                yield ColumnPart(None, BlockRows(block, wanted))
-        if done < len(plain.keys):
-            yield ColumnPart(_cut(plain, done, len(plain.keys)), None)
-
-    def _merged(self, start: bytes, plain: CellPage, limit_bytes: int) -> Generator[CellPage | None, None, None]:
-        """Yield a page of the table's cells in pages that have the cells of blocks too."""
-        stop = self._stop if plain.next_start is None else plain.next_start
-        keys: list[bytes] = []
-        columns: list[bytes] = []
-        values: list[bytes] = []
-        done = size = 0
-        for block in self._blocks.between(start, stop):
-            yield None
-            for cell in block.cells(block.between(start, stop)):
-                end = bisect_left(plain.keys, cell.row, done)
-                keys += plain.keys[done:end]
-                columns += plain.columns[done:end]
-                values += plain.values[done:end]
-                size += sum(map(len, plain.values[done:end])) + len(cell.value)
-                done = end
-                if size >= limit_bytes and keys:
-                    yield CellPage(keys, columns, values, TIME_BYTES, [], cell.row)
-                    keys, columns, values, size = [], [], [], len(cell.value)
-                while done < len(plain.keys) and plain.keys[done] == cell.row and plain.columns[done] < cell.column:
-                    _add(plain, done, keys, columns, values)
-                    done += 1
-                if done == len(plain.keys) or (plain.keys[done], plain.columns[done]) != (cell.row, cell.column):
-                    keys.append(cell.row)
-                    columns.append(cell.column)
-                    values.append(cell.value)
-                while done < len(plain.keys) and plain.keys[done] == cell.row:
-                    _add(plain, done, keys, columns, values)
-                    done += 1
-        if not keys and not done:
-            yield plain
-            return
-        keys += plain.keys[done:]
-        columns += plain.columns[done:]
-        values += plain.values[done:]
-        yield CellPage(keys, columns, values, TIME_BYTES, [], plain.next_start)
+        if len(steps) > NOW_ROW_STEPS:
+            return None
+        pages = [page for some in steps if (page := self._page_of(some)).keys]
+        found = [ColumnPart(None, None, PackedCells(page)) for page in pages]
+        return found if _fits(found, limit) else None
 
 
-def _add(plain: CellPage, at: int, keys: list[bytes], columns: list[bytes], values: list[bytes]) -> None:
-    keys.append(plain.keys[at])
-    columns.append(plain.columns[at])
-    values.append(plain.values[at])
+def _fits(parts: Sequence[ColumnPart], limit: StepLimit) -> bool:
+    """Return whether packed rows are not over a limit."""
+    pages = [part.packed.page for part in parts if isinstance(part.packed, PackedCells)]
+    values = [value for page in pages for value in page.values]
+    size = sum(map(len, values))
+    return len(values) <= limit.cells and size <= limit.size and count_points(values, 0, TIME_BYTES) <= limit.points
 
 
 def _cut(page: CellPage, low: int, high: int) -> CellPage:
     """Return some cells of a page."""
-    if not low and high == len(page.keys):
+    if not low and high >= len(page.keys):
         return page
     return CellPage(page.keys[low:high], page.columns[low:high], page.values[low:high], TIME_BYTES, [], page.next_start)
 
 
-def _with_cells(plain: CellPage, cells: Sequence[BlockCell]) -> CellPage:
-    """Return a page with the cells of blocks, except those that the table has newer ones for."""
+def _with_stored(plain: CellPage, block: StoredBlock, places: NDArray[np.intp]) -> CellPage:
+    """Return stored cells of a table with those of some rows of a block, except those that the table has newer ones
+    for."""
+    rows, values = block.rows_of(places), block.block.stored_cells(places)
+    if not plain.keys:
+        return CellPage(rows, [DIGEST] * len(rows), values, TIME_BYTES, [], None)
     known = set(zip(plain.keys, plain.columns, strict=True))
-    every = [*zip(plain.keys, plain.columns, plain.values, strict=True)]
-    every += [cell for cell in cells if (cell.row, cell.column) not in known]
+    every = list(zip(plain.keys, plain.columns, plain.values, strict=True))
+    shared = set(plain.keys)
+    for row, value in zip(rows, values, strict=True):
+        if row not in shared or (row, key_column(decode_long_cell(DIGEST, value)[0])) not in known:
+            every.append((row, DIGEST, value))
     every.sort()
-    keys, columns, values = (list(column) for column in zip(*every, strict=True))
-    return CellPage(keys, columns, values, TIME_BYTES, [], plain.next_start)
+    keys, columns, stored = map(list, zip(*every, strict=True))
+    return CellPage(keys, columns, stored, TIME_BYTES, [], None)
 
 
 def _size(row: Row) -> int:

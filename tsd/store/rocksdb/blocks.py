@@ -1,4 +1,4 @@
-"""Blocks of a table: cells of rows with a common key prefix, stored by column in a column family of their own.
+"""Blocks of a table: packed cells of rows with a common key prefix, in a column family of their own.
 
 Each row of a block stands for one cell (`tsd.codec.blocks`). All prefixes of a table have one width. The key of a block
 is at most the key of its first row, and above those of the rows of the block before it. So the block of a row, if there
@@ -11,29 +11,26 @@ value of a block has a bitmap of its rows whose cells were deleted, because a bl
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 from rocksdict import ColumnFamily, Rdict
 
-from tsd.codec.blocks.block import Block, BlockPoints
-from tsd.codec.blocks.compacted import cells_of
+from tsd.codec.blocks.block import Block
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.codec.points import AlikePoints, Bool, Int64
-from tsd.errors import CorruptRow, DamagedBlock
+from tsd.codec.points import Bool
+from tsd.errors import CorruptRow, DamagedBlock, StoreError
 from tsd.store.rocksdb.cursor import Cursor, Translated
-from tsd.store.rocksdb.keys import TIME_BYTES
+from tsd.store.rocksdb.keys import DIGEST_BYTES, decode_long_cell
 
 ROW_BYTES = 150  # of a row's entries in a decoded directory, its tag pairs included
+DIGEST = COLUMN.ljust(DIGEST_BYTES, b"\xff")  # in place of that of a packed cell's column
 _HEAD = struct.Struct("<HII")  # width of the prefix, bytes of the bitmap, CRC-32 of key, width and bitmap
-
-P = TypeVar("P")
-T = TypeVar("T")
 
 
 class BlockFamily(NamedTuple):
@@ -127,38 +124,21 @@ class StoredBlock:
         dropped[self.find(rows)] = True
         return None if dropped.all() else encode_stored(self.key, len(self.prefix), dropped, self.content)
 
-    def decode(self, wanted: Bool) -> BlockPoints:
-        """Return the points of the wanted rows."""
-        return self._decoded(self.block.decode, wanted)
-
-    def decode_alike(self, wanted: Bool) -> AlikePoints | None:
-        """Return the points of the wanted rows if they have the same times."""
-        return self._decoded(self.block.decode_alike, wanted)
-
-    def decode_row(self, row: int) -> BlockPoints:
-        """Return the points of one row."""
-        return self._decoded(self.block.decode_row, row)
-
-    def _decoded(self, decode: Callable[[T], P], rows: T) -> P:
-        try:
-            return decode(rows)
-        except CorruptRow as exc:
-            raise _damaged(self._table, self.prefix, exc) from exc
+    def rows_of(self, places: NDArray[np.intp]) -> list[bytes]:
+        """Return the keys of some rows."""
+        prefix, series_pairs = self.prefix, self.block.series_pairs()
+        return [prefix + series_pairs[at] for at in places.tolist()]
 
     def cells(self, wanted: Bool) -> list[BlockCell]:
         """Return the cells of the wanted rows, in order of their keys."""
-        block, prefix = self.block, self.prefix
-        points = self.decode(wanted)
-        series_pairs = block.series_pairs()
-        stamps = block.stamps.astype(">i8").tobytes()
-        return [
-            BlockCell(
-                prefix + series_pairs[row],
-                COLUMN + qualifier,
-                stamps[row * TIME_BYTES : (row + 1) * TIME_BYTES] + value,
-            )
-            for row, _, qualifier, value in cells_of(points, block.in_ms)
-        ]
+        places = np.flatnonzero(wanted)
+        try:
+            return [
+                BlockCell(row, *decode_long_cell(DIGEST, stored))
+                for row, stored in zip(self.rows_of(places), self.block.stored_cells(places), strict=True)
+            ]
+        except StoreError as exc:
+            raise _damaged(self._table, self.prefix, exc) from exc
 
 
 class BlockCache:
@@ -181,46 +161,6 @@ class BlockCache:
             with self._lock:
                 self._blocks[place] = block
         return block
-
-
-class BlockRows:
-    """Some rows of a block: ColumnRows."""
-
-    def __init__(self, block: StoredBlock, wanted: Bool) -> None:
-        self.prefix = block.prefix
-        self._block = block
-        self._rows = np.flatnonzero(wanted)
-        self.points = int(block.block.counts[self._rows].sum())
-
-    def suffixes(self) -> list[bytes]:
-        """Return the rest of each row's key."""
-        series_pairs = self._block.block.series_pairs()
-        has_all = len(self._rows) == len(series_pairs)
-        return series_pairs if has_all else [series_pairs[row] for row in self._rows.tolist()]
-
-    def sizes(self) -> Int64:
-        """Return each row's share of the block's bytes."""
-        found: Int64 = self._block.block.counts[self._rows] * len(self._block.content) // self._block.block.points
-        return found
-
-    def decode(self, chosen: Bool) -> BlockPoints:
-        """Return the points of the chosen rows. Raise DamagedBlock."""
-        if len(self._rows) == 1 == len(chosen) and chosen[0]:
-            return self._block.decode_row(int(self._rows[0]))._replace(rows=np.zeros(1, np.intp))
-        return self._block.decode(self._wanted(chosen))._replace(rows=np.flatnonzero(chosen))
-
-    def decode_alike(self, chosen: Bool | None = None) -> AlikePoints | None:
-        """Return the points of the chosen rows, by default of all, if they have the same times. Raise DamagedBlock."""
-        return self._block.decode_alike(self._wanted(chosen))
-
-    def downsample(self, base_s: int, chosen: Bool | None, interval_ms: int, function: int) -> None:
-        """See ColumnRows: blocks have no cells."""
-
-    def _wanted(self, chosen: Bool | None) -> Bool:
-        """Return which rows of the block are chosen."""
-        wanted = np.zeros(self._block.block.rows, np.bool_)
-        wanted[self._rows if chosen is None else self._rows[chosen]] = True
-        return wanted
 
 
 class BlockReader(Cursor):

@@ -6,7 +6,6 @@ from operator import eq
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.packing.points import (
     CellBuckets,
     JoinedCells,
@@ -16,7 +15,7 @@ from tsd.codec.packing.points import (
     unpack_joined_alike,
 )
 from tsd.codec.points import AlikePoints, Bool, Int64
-from tsd.store import CellPage
+from tsd.store import CellPage, DecodedRows
 from tsd.store.rocksdb.keys import TIME_BYTES, find_digests, slices
 
 RANGE_BYTES = 1000  # of the rows of a range, besides their arrays
@@ -138,13 +137,13 @@ class RowsOfRange:
         """Return the packed bytes of each row."""
         return np.diff(self._rows.cells.ends[self._first : self._last + 1]).astype(np.int64)
 
-    def decode(self, chosen: Bool) -> BlockPoints:
+    def decode(self, chosen: Bool) -> DecodedRows:
         """See ColumnRows."""
         places = np.flatnonzero(chosen)
         found = unpack_joined(self._rows.cells, places + self._first)
         starts = np.zeros(len(places) + 1, np.int64)
         np.cumsum(found.counts, out=starts[1:])
-        return BlockPoints(places, starts, found.times, found.bits, found.floats)
+        return DecodedRows(places, starts, found.times, found.bits, found.floats)
 
     def decode_alike(self, chosen: Bool | None = None) -> AlikePoints | None:
         """See ColumnRows."""

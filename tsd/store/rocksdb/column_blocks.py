@@ -1,4 +1,4 @@
-"""Blocks of the embedded store: rows with a common key prefix in columns, folded from cells a part at a time."""
+"""Blocks of the embedded store: packed cells of rows with a common key prefix, folded a part at a time."""
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing

@@ -362,9 +362,9 @@ class Database:
         encode_batch(batch.put, cells, time_ms)
 
     def remove_cells(self, batch: Batch, places: Sequence[Place]) -> None:
-        """Add the deletion of cells of the table itself to a batch."""
-        for key in encode_keys(places).keys:
-            batch.delete(key)
+        """Add the deletion of cells of the table itself to a batch. Columns are as they are in keys."""
+        for row, column in places:
+            batch.delete(row_prefix(row) + column)
 
     def add_deletes(self, batch: Batch, table: str, places: Sequence[Place]) -> None:
         """Add the deletion of cells to a batch."""

@@ -1,27 +1,30 @@
 """Moves cells of rows with a common key prefix from a table to its blocks, a part of the rows at a time.
 
-No reader sees a difference: a row, its cells and their timestamps stay the same. Cells that have no form in a block
-(`tsd.codec.blocks.compacted`) stay where they are, and so does a second cell of a row.
+No reader sees a difference: a row, its cells and their timestamps stay the same. Cells that have no packed form stay
+where they are, and so does a second cell of a row. So do short cells without the compiled loop.
 """
 
 from collections.abc import Generator, Iterator
+from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from tsd.codec.blocks.block import Rows, encode_block
-from tsd.codec.blocks.compacted import read_cells
-from tsd.codec.blocks.numbers import cuts
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.codec.points import Int64, spread
+from tsd.codec.packing.cell import CHECKSUM_BYTES, FORM, HAS_PACKING_LOOP, pack
+from tsd.codec.packing.points import count_points
 from tsd.store import CellPage
 from tsd.store.cells import prefix_end
 from tsd.store.rocksdb.blocks import StoredBlock, encode_stored
 from tsd.store.rocksdb.database import Database, Place
+from tsd.store.rocksdb.keys import TIME_BYTES, is_digest, key_column, time_of
 
-BLOCK_ROWS = 512  # most rows of a block
-BLOCK_POINTS = 1 << 16  # about the most points of a block that has several rows
-POINT_BYTES = 3  # of a usual value
+BLOCK_ROWS = 256  # most rows of a block
+BLOCK_BYTES = 16 << 10  # about the most bytes of the packed cells of a block that has several rows
+PART_BYTES = 200_000  # of the cells that are folded in one step, unpacked
+FORM_BYTE = bytes((FORM,))  # of a packed cell
 
 
 class FoldPart(NamedTuple):
@@ -30,14 +33,14 @@ class FoldPart(NamedTuple):
     table: str
     prefix: bytes
     block: StoredBlock | None
-    cells: CellPage  # of the table
+    cells: CellPage  # of the table, as stored
     next_start: bytes | None  # first row of the next part
 
 
 class FoldedPart(NamedTuple):
     """Changes of one part."""
 
-    moved: list[Place]  # cells to delete from the table
+    moved: list[Place]  # rows and columns, as in keys, of the cells to delete from the table
     points: int  # of these cells
     puts: list[tuple[bytes, bytes]]  # key and stored value of each new block
     obsolete: list[bytes]  # keys of blocks that the new ones replace
@@ -57,7 +60,7 @@ def read_part(
             block = reader.load(key)
             beyond = reader.key_from(key + b"\0")
             stop = beyond if beyond is not None and beyond.startswith(prefix) else end
-    cells = yield from _first_page(database.plain_view(table, stop).cells(start, BLOCK_POINTS * POINT_BYTES))
+    cells = yield from _first_page(database.plain_view(table, stop).stored_cells(start, PART_BYTES))
     if start == prefix and block is None and cells.next_start is None and len(set(cells.keys)) < least_rows:
         return FoldPart(table, prefix, None, CellPage([], [], [], 0, [], None), None)
     return FoldPart(table, prefix, block, cells, cells.next_start or (stop if stop != end else None))
@@ -71,22 +74,19 @@ def _first_page(pages: Iterator[CellPage | None]) -> Generator[None, None, CellP
 
 def fold_part(part: FoldPart) -> FoldedPart | None:
     """Return the changes of a part; None if no cell moves. May run in a thread. Raise DamagedBlock."""
-    keys, columns, values, ahead, *_ = part.cells
-    cells = _candidates(part)
-    found = read_cells([columns[at][len(COLUMN) :] for at in cells], [values[at][ahead:] for at in cells])
-    if not len(found.cells):
+    moved = _moved(part)
+    if not moved:
         return None
-    chosen = [cells[at] for at in found.cells.tolist()]
-    width = len(part.prefix)
+    width, values = len(part.prefix), part.cells.values
     rows = Rows(
-        [keys[at][width:] for at in chosen],
-        found.in_ms,
-        np.frombuffer(b"".join([values[at][:ahead] for at in chosen]), ">i8").astype(np.int64),
-        *found[2:],
+        [part.cells.keys[at][width:] for at in moved],
+        np.array([time_of(values[at]) for at in moved]),
+        [cell[:-CHECKSUM_BYTES] for cell in moved.values()],
     )
-    moved, points = [(keys[at], columns[at]) for at in chosen], len(rows.offsets)
+    places = [(part.cells.keys[at], part.cells.columns[at]) for at in moved]
+    points = max(count_points(list(moved.values()), 0, 0), 0)
     obsolete: list[bytes] = []
-    if part.block is not None and _joins(part.block, rows, moved[0][0], moved[-1][0]):
+    if part.block is not None and _joins(part.block, rows, places[0][0], places[-1][0]):
         obsolete.append(part.block.key)
         rows = _joined(part.block, rows)
     puts = []
@@ -94,26 +94,35 @@ def fold_part(part: FoldPart) -> FoldedPart | None:
         key = part.prefix + some.series_pairs[0]
         block = encode_block(some, key)
         puts.append((key, encode_stored(key, width, np.zeros(len(some.series_pairs), np.bool_), block)))
-    return FoldedPart(moved, points, puts, obsolete)
+    return FoldedPart(places, points, puts, obsolete)
 
 
-def _candidates(part: FoldPart) -> list[int]:
-    """Return the index of the cell of each row that may move to a block: the newer one of a block's cell, else the
-    longest."""
-    keys, columns, *_ = part.cells
-    stored: dict[bytes, bytes] = {}
+def _moved(part: FoldPart) -> dict[int, bytes]:
+    """Return the packed form of the cell of each row that may move to a block, by its index: of the newer one of a
+    block's cell, else of the longest."""
+    keys, columns, values, *_ = part.cells
+    in_block: dict[bytes, bytes] = {}
     if part.block is not None and keys:
-        stored = {cell.row: cell.column for cell in part.block.cells_of(list(dict.fromkeys(keys)))}
-    found: list[int] = []
+        in_block = {cell.row: key_column(cell.column) for cell in part.block.cells_of(list(dict.fromkeys(keys)))}
+    found: dict[bytes, tuple[int, bytes]] = {}
     for at, (row, column) in enumerate(zip(keys, columns, strict=True)):
-        own = stored.get(row)
-        if column != own if own else not column.startswith(COLUMN):
+        own = in_block.get(row)
+        if own is not None and column != own:
             continue
-        if not found or keys[found[-1]] != row:
-            found.append(at)
-        elif len(column) > len(columns[found[-1]]):
-            found[-1] = at
-    return found
+        packed = _packed(column, values[at])
+        if packed is not None and (row not in found or len(packed) > len(found[row][1])):
+            found[row] = at, packed
+    return dict(found.values())
+
+
+def _packed(column: bytes, stored: bytes) -> bytes | None:
+    """Return the packed form of a stored cell of points; None for other cells."""
+    if not column.startswith(COLUMN):
+        return None
+    if is_digest(column):
+        form = stored[TIME_BYTES : TIME_BYTES + 1]
+        return stored[TIME_BYTES:] if form == FORM_BYTE else None
+    return pack(column[len(COLUMN) :], stored[TIME_BYTES:]) if HAS_PACKING_LOOP else None
 
 
 def _joins(block: StoredBlock, rows: Rows, first: bytes, last: bytes) -> bool:
@@ -121,8 +130,8 @@ def _joins(block: StoredBlock, rows: Rows, first: bytes, last: bytes) -> bool:
     series_pairs = block.block.series_pairs()
     if first <= block.prefix + series_pairs[-1] and last >= block.key:
         return True
-    count, points = len(series_pairs) + len(rows.series_pairs), int(block.block.counts.sum()) + len(rows.offsets)
-    return count <= BLOCK_ROWS and points <= BLOCK_POINTS
+    count = len(series_pairs) + len(rows.series_pairs)
+    return count <= BLOCK_ROWS and int(block.block.sizes.sum()) + sum(map(len, rows.cells)) <= BLOCK_BYTES
 
 
 def _joined(block: StoredBlock, rows: Rows) -> Rows:
@@ -130,45 +139,18 @@ def _joined(block: StoredBlock, rows: Rows) -> Rows:
     kept = ~block.dropped
     found = block.block.find(rows.series_pairs)
     kept[found[found >= 0]] = False
-    old = block.decode(kept)
-    series_pairs = block.block.series_pairs()
-    every = [*(series_pairs[row] for row in old.rows.tolist()), *rows.series_pairs]
-    return _picked(
-        Rows(
-            every,
-            np.concatenate((block.block.in_ms[kept], rows.in_ms)),
-            np.concatenate((block.block.stamps[kept], rows.stamps)),
-            np.concatenate((old.starts, old.starts[-1] + rows.starts[1:])),
-            np.concatenate((old.offsets, rows.offsets)),
-            np.concatenate((old.bits, rows.bits)),
-            np.concatenate((old.floats, rows.floats)),
-        ),
-        np.array(sorted(range(len(every)), key=every.__getitem__)),
-    )
+    series_pairs, stamps = block.block.series_pairs(), block.block.stamps
+    every = [(series_pairs[row], int(stamps[row]), block.block.cell(row)) for row in np.flatnonzero(kept).tolist()]
+    every += zip(rows.series_pairs, rows.stamps.tolist(), rows.cells, strict=True)
+    every.sort(key=itemgetter(0))
+    names, times, cells = zip(*every, strict=True)
+    return Rows(names, np.array(times, np.int64), cells)
 
 
-def _picked(rows: Rows, order: Int64) -> Rows:
-    """Return some rows in another order."""
-    counts = np.diff(rows.starts)[order]
-    points = spread(rows.starts[order], counts)
-    return Rows(
-        [rows.series_pairs[at] for at in order.tolist()],
-        rows.in_ms[order],
-        rows.stamps[order],
-        np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))),
-        rows.offsets[points],
-        rows.bits[points],
-        rows.floats[points],
-    )
-
-
-def _blocks(rows: Rows) -> Generator[Rows, None, None]:
-    """Yield rows in parts that are not too large for a block."""
-    counts = np.diff(rows.starts)
-    size = max(-(-len(counts) // BLOCK_ROWS), -(-int(counts.sum()) // BLOCK_POINTS))
-    if size == 1:
-        yield rows
-        return
-    each = -(-len(counts) // size)
-    for first, last in cuts(np.ones(len(counts), np.int64), each):
-        yield _picked(rows, np.arange(first, last))
+def _blocks(rows: Rows) -> Iterator[Rows]:
+    """Yield rows in parts of about one size that are not too large for a block."""
+    count, size = len(rows.cells), sum(map(len, rows.cells))
+    parts = max(-(-count // BLOCK_ROWS), -(-size // BLOCK_BYTES))  # rounded up
+    for first, last in pairwise([count * part // parts for part in range(parts + 1)]):
+        if first < last:
+            yield Rows(rows.series_pairs[first:last], rows.stamps[first:last], rows.cells[first:last])

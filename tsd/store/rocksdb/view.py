@@ -218,6 +218,10 @@ class View:
         between, so that the caller can let other tasks run."""
         return self._pages(start, limit_bytes, decode_long_cells)
 
+    def stored_cells(self, start: bytes, limit_bytes: int) -> Generator[CellPage | None, None, None]:
+        """Yield the same as `cells`, with columns as they are in keys, and values as they are stored."""
+        return self._pages(start, limit_bytes, points_size)
+
     def _pages(
         self, start: bytes, limit_bytes: int, expand: Callable[[list[bytes], list[bytes], list[bytes], int], int]
     ) -> Generator[CellPage | None, None, None]:

@@ -1,7 +1,7 @@
-"""Pages of a scan by column: rows of blocks, and packed ones, are decoded without their cells.
+"""Pages of a scan by column: packed rows are decoded without their cells.
 
-A page has parts: cells, decoded by `tsd.tables.opentsdb.decode`, rows of blocks, and packed rows. Parts are in order of
-time.
+A page has parts: cells, decoded by `tsd.tables.opentsdb.decode`, packed rows, and rows of a range in memory. Parts are
+in order of time.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -12,10 +12,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Batch, Bool, Int64, have_same_times, starts_of
-from tsd.store import CellPage, ColumnBlocks, ColumnPart, ColumnRows, PackedRows
+from tsd.store import CellPage, ColumnBlocks, ColumnPart, ColumnRows, DecodedRows, PackedRows
 from tsd.store.cells import CellSigner
 from tsd.tables.opentsdb.decode import NumberedRows, NumberedSeries, number_rows, number_series
 from tsd.tables.opentsdb.scan import GET_ROWS
@@ -52,7 +51,7 @@ class NumberedPages:
 
 
 class ColumnPage(StoredPage):
-    """Rows as stored, partly in blocks: StoredPage."""
+    """Rows as stored: StoredPage."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class ColumnPage(StoredPage):
         self._decode_cells = decode_cells
         self._naming = naming
         self._rows: dict[int, NumberedRows] = {}  # packed rows, and cells, by the place of their part
-        self._rows_of_blocks: dict[int, NumberedSeries] = {}  # those of blocks
+        self._rows_of_ranges: dict[int, NumberedSeries] = {}  # rows of ranges in memory, likewise
         self.cells = sum(len(part.cells.keys) for part in parts if part.cells is not None)
         self.cells += sum(len(part.rows.suffixes()) for part in parts if part.rows is not None)
         self.cells += sum(len(part.packed.keys) for part in parts if part.packed is not None)
@@ -91,8 +90,8 @@ class ColumnPage(StoredPage):
         found: list[bytes] = []
         for at, (_, rows, _) in enumerate(self._parts):
             if rows is not None:
-                self._rows_of_blocks[at] = self._pages.number(rows.suffixes())
-                found += self._rows_of_blocks[at].unnumbered
+                self._rows_of_ranges[at] = self._pages.number(rows.suffixes())
+                found += self._rows_of_ranges[at].unnumbered
             else:
                 found += self._numbered(at).unnumbered
         return found
@@ -127,11 +126,11 @@ class ColumnPage(StoredPage):
         return rows
 
     def _numbers_of(self, at: int) -> NDArray[np.int32]:
-        """Return the numbers of the rows of a block, by the place of their part."""
-        found, rows = self._rows_of_blocks.get(at), self._parts[at].rows
+        """Return the numbers of the rows of a range, by the place of their part."""
+        found, rows = self._rows_of_ranges.get(at), self._parts[at].rows
         if found is None or found.unnumbered:
             assert rows is not None
-            found = self._rows_of_blocks[at] = number_series(rows.suffixes(), self._series)
+            found = self._rows_of_ranges[at] = number_series(rows.suffixes(), self._series)
         return found.numbers
 
     def decode_tables(self) -> TablePage | None:
@@ -156,7 +155,7 @@ class ColumnPage(StoredPage):
                     if tables is not None:
                         found = TablePage(tables, page.rows_read, page.size, int(part.packed.sizes().sum()))
             elif part.rows is not None:
-                found = _tables_of_block(part.rows, self._numbers_of(at))
+                found = _tables_of_range(part.rows, self._numbers_of(at))
             if found is None:
                 return None
             hours += found.hours
@@ -218,8 +217,8 @@ class ColumnPage(StoredPage):
 
     def _decode(self) -> PointPage:
         pages: list[PointPage] = []
-        for in_blocks, places in groupby(range(len(self._parts)), key=lambda at: self._parts[at].rows is not None):
-            if not in_blocks:
+        for in_ranges, places in groupby(range(len(self._parts)), key=lambda at: self._parts[at].rows is not None):
+            if not in_ranges:
                 pages += [self._decode_some(at) for at in places]
             else:
                 pages.append(self._decode_rows(list(places)))
@@ -255,7 +254,7 @@ class ColumnPage(StoredPage):
         return _PackedPageRows(numbers, sizes, page)
 
     def _decode_rows(self, places: Sequence[int]) -> PointPage:
-        """Decode rows of blocks."""
+        """Decode rows of ranges."""
         parts = [part for at in places if (part := self._parts[at].rows) is not None]
         found = [self._wanted(at, part) for at, part in zip(places, parts, strict=True)]
         bases_s = list(map(_base_of, parts))
@@ -281,7 +280,7 @@ class ColumnPage(StoredPage):
         return PointPage(batch, rows_read, int(sizes.sum()), (), (), 0, rows)
 
     def _wanted(self, at: int, rows: ColumnRows) -> "_WantedRows":
-        """Decode the rows of one block that are wanted."""
+        """Decode the rows of one range that are wanted."""
         suffixes, every = rows.suffixes(), self._numbers_of(at)
         wanted = every >= 0
         numbers = every[wanted]
@@ -294,12 +293,12 @@ def _concatenated(arrays: list[NDArray[Scalar]]) -> NDArray[Scalar]:
 
 
 def _base_of(rows: ColumnRows) -> int:
-    """Return the hour of rows of a block."""
+    """Return the hour of the rows of a range."""
     return int.from_bytes(rows.prefix[-BASE_BYTES:], "big")
 
 
-def _tables_of_block(rows: ColumnRows, numbers: NDArray[np.int32]) -> TablePage | None:
-    """Decode rows of a block; None if they have no common times. Raise DamagedBlock."""
+def _tables_of_range(rows: ColumnRows, numbers: NDArray[np.int32]) -> TablePage | None:
+    """Decode rows of a range; None if they have no common times."""
     sizes, wanted = rows.sizes(), numbers >= 0
     held, hours = int(sizes.sum()), list[HourTable]()
     is_all = bool(wanted.all())
@@ -369,9 +368,9 @@ class _PackedPageRows(NamedTuple):
 
 
 class _WantedRows(NamedTuple):
-    """Rows of one block."""
+    """Rows of one range."""
 
-    points: BlockPoints
+    points: DecodedRows
     numbers: NDArray[np.int32]  # of their series
     series_pairs: Sequence[bytes]
     sizes: Int64
@@ -379,7 +378,7 @@ class _WantedRows(NamedTuple):
 
 
 class ColumnPageRows:
-    """Rows with points only, of blocks or packed: PageRows."""
+    """Packed rows: PageRows."""
 
     def __init__(
         self,
@@ -406,7 +405,7 @@ class ColumnPageRows:
         return [key[self._start :] for key in self._keys[rows]]
 
     def sizes(self, rows: slice) -> Int64:
-        """Return the packed bytes of each row, or its share of a block's."""
+        """Return the packed bytes of each row."""
         return self._sizes[rows]
 
     def names_size(self, rows: slice) -> int:

@@ -193,7 +193,7 @@ class StoredSelection:
         )
 
     def _blocks(self) -> ColumnBlocks | None:
-        """Return what reads rows of blocks and packed ones by column, None if rows are read as cells."""
+        """Return what reads packed rows by column, None if rows are read as cells."""
         return None if self._keeps_rows else self._table.store.column_blocks
 
     @contextmanager

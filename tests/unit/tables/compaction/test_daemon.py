@@ -16,17 +16,17 @@ async def test_row_of_several_flushes_becomes_one_cell(tmp_path: Path) -> None:
         for line in LATE:
             await client.send_lines(line)
             assert await daemon.daemon.flush()
+        joined = [[(bytes.fromhex("000000100020"), bytes([0, 1, 2, 0]))]]
+        found: list[list[tuple[bytes, ...]]] = []
         with trio.fail_after(60):
-            while not (stats := await client.stats())["compaction.count"]:
-                pass
+            while found != joined or (await client.stats())["compaction.queue.size"]:
+                page = await daemon.daemon.store.page("tsdb", b"", None, limit=9)
+                found = [[cell[:2] for cell in data_cells(row.cells)] for row in page.rows]
+        stats = await client.stats()
+        assert stats["compaction.count"] >= 1
         assert stats["compaction.writes"] >= 1
-        assert stats["compaction.deletes"] == 3
-        assert stats["compaction.queue.size"] == 0
+        assert stats["compaction.deletes"] >= 3
         assert stats["compaction.errors rpc=put"] == stats["compaction.duplicates type=variant"] == 0
-        page = await daemon.daemon.store.page("tsdb", b"", None, limit=9)
-        assert [[cell[:2] for cell in data_cells(row.cells)] for row in page.rows] == [
-            [(bytes.fromhex("000000100020"), bytes([0, 1, 2, 0]))]
-        ]
 
 
 async def test_disabled_compaction_changes_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Columns of numbers of one block: which form the values of a row take, and their bytes.
+"""Columns of numbers of many series: which form the values of a row take, and their bytes.
 
 A row's values have one form. Decimal numbers are stored as integers: 21.37 as 2137 if no value of the row has more than
 two decimals. Decoding returns every bit. The bytes of a column are made by pcodec, which gives the interpreter's lock
@@ -18,7 +18,7 @@ from tsd.codec.points import Bool, Float64, Int64, spread, starts_of
 from tsd.errors import CorruptRow
 
 try:
-    from tsd.codec.blocks import _forms
+    from tsd.codec import _number_forms
 except ImportError:  # installed without a C compiler
     HAS_LOOP = False
 else:
@@ -31,11 +31,9 @@ MOST_DECIMALS = 6
 _DECIMAL_BOUND = float(1 << 52)  # a larger decimal number is stored as a double
 _POWERS = np.array([10.0**places for places in range(MOST_DECIMALS + 1)])
 _SLICE_POINTS = 8192
-_LEVEL, _SMALL_LEVEL = 6, 7
+_LEVEL = 6
 _STEPS = ChunkConfig(_LEVEL, ModeSpec.classic(), DeltaSpec.try_consecutive(1))
 _VALUES = ChunkConfig(_LEVEL, ModeSpec.classic(), DeltaSpec.no_op())
-_SMALL_STEPS = ChunkConfig(_SMALL_LEVEL, ModeSpec.auto(), DeltaSpec.try_consecutive(1))
-_SMALL_VALUES = ChunkConfig(_SMALL_LEVEL, ModeSpec.auto(), DeltaSpec.no_op())
 _CHOSEN = ChunkConfig(_LEVEL, ModeSpec.auto(), DeltaSpec.auto())
 
 
@@ -45,7 +43,6 @@ class Forms(NamedTuple):
     form: UInt8
     decimals: UInt8
     steps: Bool  # differences of neighbours are smaller than the values
-    scale: Float64  # mean size of these differences
     numbers: Int64  # of each point: what is stored
 
 
@@ -55,10 +52,10 @@ def choose_forms(bits: Int64, floats: Bool, starts: Int64, *, compiled: bool = H
     if compiled:
         rows = len(starts) - 1
         form, decimals, steps = np.empty(rows, np.uint8), np.empty(rows, np.uint8), np.empty(rows, np.bool_)
-        scale, numbers = np.empty(rows), np.empty(len(bits), np.int64)
+        numbers = np.empty(len(bits), np.int64)
         given = np.ascontiguousarray(bits), np.ascontiguousarray(floats).view(np.uint8), np.ascontiguousarray(starts)
-        _forms.choose(*given, _POWERS, _DECIMAL_BOUND, form, decimals, steps.view(np.uint8), scale, numbers)
-        return Forms(form, decimals, steps, scale, numbers)
+        _number_forms.choose(*given, _POWERS, _DECIMAL_BOUND, form, decimals, steps.view(np.uint8), numbers)
+        return Forms(form, decimals, steps, numbers)
     counts = np.diff(starts)
     parts = [
         _choose(bits[starts[at] : starts[to]], floats[starts[at] : starts[to]], starts[at : to + 1] - starts[at])
@@ -81,7 +78,7 @@ def _choose(bits: Int64, floats: Bool, starts: Int64) -> Forms:
             if not left.any():
                 break
             _to_decimals(bits, first, counts, left, places, numbers, form, decimals)
-    return Forms(form, decimals, *_steps_of(numbers, starts), numbers)
+    return Forms(form, decimals, _have_small_steps(numbers, starts), numbers)
 
 
 def _to_decimals(
@@ -106,36 +103,22 @@ def to_doubles(whole: Int64, places: int) -> Float64:
     return whole / 10.0**places
 
 
-def _steps_of(numbers: Int64, starts: Int64) -> tuple[Bool, Float64]:
-    """Return for each row whether the differences of neighbours are smaller than the distances from its first value,
-    and their mean size."""
+def _have_small_steps(numbers: Int64, starts: Int64) -> Bool:
+    """Return for each row whether the differences of neighbours are smaller than the distances from its first value."""
     first, counts = starts[:-1], np.diff(starts)
     with np.errstate(over="ignore"):
         steps = np.abs(np.diff(numbers, prepend=numbers[:1]).astype(np.float64))
         distances = np.abs((numbers - np.repeat(numbers[first], counts)).astype(np.float64))
     steps[first] = 0.0
-    sums = np.add.reduceat(steps, first)
-    return (counts > 1) & (sums <= 0.5 * np.add.reduceat(distances, first)), sums / np.maximum(counts - 1, 1)
+    smaller: Bool = np.add.reduceat(steps, first) <= 0.5 * np.add.reduceat(distances, first)
+    return (counts > 1) & smaller
 
 
-def have_own_levels(firsts: Int64, scale: Float64) -> bool:
-    """Return whether rows, given by their first number and their scale, keep near numbers that differ by more.
-
-    >>> scale = np.array([6.0, 5.0])
-    >>> have_own_levels(np.array([1, 901]), scale), have_own_levels(np.array([1, 9]), scale)
-    (True, False)
-    """
-    levels, step = firsts.astype(np.float64), float(scale.mean())
-    return 0 < step < float(np.abs(levels - levels.mean()).mean())
-
-
-def encode_numbers(numbers: Int64, form: int, *, steps: bool, small: bool = False) -> bytes:
-    """Return the bytes of the numbers of one form. With `small` they are fewer, above all for multiples of a number
-    such as 4096, and encoding takes a fifth longer."""
+def encode_numbers(numbers: Int64, form: int, *, steps: bool) -> bytes:
+    """Return the bytes of the numbers of one form."""
     if form == DOUBLES:
         return bytes(standalone.simple_compress(numbers.view(np.float64), _CHOSEN))
-    stepped, plain = (_SMALL_STEPS, _SMALL_VALUES) if small else (_STEPS, _VALUES)
-    return bytes(standalone.simple_compress(numbers, stepped if steps else plain))
+    return bytes(standalone.simple_compress(numbers, _STEPS if steps else _VALUES))
 
 
 def decode_numbers(stored: bytes, form: int, decimals: int, bits: Int64) -> None:

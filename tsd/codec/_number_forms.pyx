@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Compiled choice of the form of each row's values (see tsd.codec.blocks.numbers). It gives the GIL back."""
+"""Compiled choice of the form of each row's values (see tsd.codec.number_columns). It gives the GIL back."""
 
 from libc.math cimport fabs, rint
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
-cdef enum:  # as in tsd.codec.blocks.numbers
+cdef enum:  # as in tsd.codec.number_columns
     INTEGERS
     DECIMALS
     DOUBLES
@@ -35,25 +35,21 @@ cdef bint scale_row(const int64_t* bits, Py_ssize_t count, double power, double 
     return True
 
 
-cdef bint has_small_steps(const int64_t* numbers, Py_ssize_t count, double* scale) noexcept nogil:
-    """Return whether the differences of neighbours are smaller than the distances from the first value. Write their
-    mean size."""
+cdef bint has_small_steps(const int64_t* numbers, Py_ssize_t count) noexcept nogil:
+    """Return whether the differences of neighbours are smaller than the distances from the first value."""
     cdef double steps = 0, distances = 0
     cdef Py_ssize_t at
     for at in range(1, count):
         steps += fabs(<double> <int64_t> (<uint64_t> numbers[at] - <uint64_t> numbers[at - 1]))
         distances += fabs(<double> <int64_t> (<uint64_t> numbers[at] - <uint64_t> numbers[0]))
-    scale[0] = steps / (count - 1) if count > 1 else 0
     return count > 1 and steps <= 0.5 * distances
 
 
 def choose(
     const int64_t[::1] bits, const uint8_t[::1] floats, const int64_t[::1] starts, const double[::1] powers,
-    double bound, uint8_t[::1] form, uint8_t[::1] decimals, uint8_t[::1] steps, double[::1] scale,
-    int64_t[::1] numbers,
+    double bound, uint8_t[::1] form, uint8_t[::1] decimals, uint8_t[::1] steps, int64_t[::1] numbers,
 ):
-    """Fill in the form of each row, its decimals, whether its steps are small, their mean size, and the stored
-    number of each point. `powers` of ten are tried in turn; numbers from `bound` on are not stored as decimals."""
+    """Fill in the form of each row, its decimals, whether its steps are small, and the stored number of each point. `powers` of ten are tried in turn; numbers from `bound` on are not stored as decimals."""
     cdef Py_ssize_t row, first, count, at, are_floats, places
     with nogil:
         for row in range(form.shape[0]):
@@ -70,4 +66,4 @@ def choose(
                         break
             if form[row] != DECIMALS:
                 memcpy(&numbers[first], &bits[first], count * sizeof(int64_t))
-            steps[row] = has_small_steps(&numbers[first], count, &scale[row])
+            steps[row] = has_small_steps(&numbers[first], count)

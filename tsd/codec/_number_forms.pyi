@@ -10,6 +10,5 @@ def choose(
     form: NDArray[np.uint8],
     decimals: NDArray[np.uint8],
     steps: NDArray[np.uint8],
-    scale: NDArray[np.float64],
     numbers: NDArray[np.int64],
 ) -> None: ...
