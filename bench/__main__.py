@@ -4,6 +4,7 @@ import click
 
 from bench.backup import backup
 from bench.bigtable import bigtable
+from bench.blocks import blocks
 from bench.calls import calls
 from bench.compact import compact
 from bench.comparison.publish import publish as publish_comparison
@@ -70,8 +71,8 @@ def readme() -> None:
 
 
 for command in (
-    backup, bigtable, calls, compact, copy, day, disk, entity, fairness, first_point, fleet, guide, idle, ingest,
-    kairosdb, kairosdb_pace, mixed_load, outage, pace, page, put, query, query_numbers, reads, retention,
+    backup, bigtable, blocks, calls, compact, copy, day, disk, entity, fairness, first_point, fleet, guide, idle,
+    ingest, kairosdb, kairosdb_pace, mixed_load, outage, pace, page, put, query, query_numbers, reads, retention,
     rollup, series, sync, windows,
 ):  # fmt: skip
     bench.add_command(command)
