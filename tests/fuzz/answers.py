@@ -265,6 +265,7 @@ def settings_of(dice: random.Random) -> dict[str, str]:
         "tsd.storage.compaction.flush_speed": "60",
         "tsd.storage.blocks": dice.choice(["false", "true"]),
         "tsd.storage.blocks_delay": "120",
+        "tsd.storage.blocks_age": dice.choice(["0", "600"]),
         "tsd.storage.row_cache": dice.choice([str(64 << 20), str(64 << 20), "60000", "0"]),
         "tsd.query.cache_memory": dice.choice([str(64 << 20), str(64 << 20), "30000", "0"]),
         "tsd.storage.hold_open_hours": dice.choice(["true", "true", "false"]),

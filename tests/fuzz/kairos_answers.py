@@ -236,6 +236,7 @@ def settings_of(dice: random.Random, cassandra: Mapping[str, str] | None, seed: 
             "tsd.storage.compaction.min_flush_threshold": "1",
             "tsd.storage.compaction.flush_speed": "60",
             "tsd.storage.blocks_delay": "120",
+            "tsd.storage.blocks_age": dice.choice(["0", "600"]),
             "tsd.storage.blocks": dice.choice(["false", "true"]),
             "tsd.storage.row_cache": dice.choice([str(64 << 20), "60000", "0"]),
             "tsd.storage.hold_open_hours": dice.choice(["true", "true", "false"]),

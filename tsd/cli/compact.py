@@ -102,13 +102,19 @@ async def _sweep(
     messages = _Messages(progress)
     compactor = row_compactor(config, opened.store, now_ms, messages.on_corrupt, dry=file is None)
     compactor.stats = state.stats
+    folding = None if file is None else hour_folding(config, opened.store)
+
+    async def fold(prefix: bytes) -> None:
+        if folding is not None:
+            await folding.fold_old(prefix, now_ms() // 1000)
+
     sweep = Sweep(
         configured_data_table(config, opened.store),
         compactor,
         rate=rate,
         pause_ratio=opened.pause_ratio,
         on_retry=messages.on_retry,
-        folding=None if file is None else hour_folding(config, opened.store),
+        fold=fold,
     )
     due_s = trio.current_time() + SAVE_S
     async for rows, position in sweep.run(state.range, state.position):

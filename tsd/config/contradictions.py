@@ -87,9 +87,6 @@ def _layout_problems(config: Config) -> Iterator[tuple[set[str], str]]:
     if config.has_kairosdb_tables and config.backend is not Backend.CASSANDRA:
         wanted = "got kairosdb, which requires tsd.storage.backend = cassandra"
         yield {"tsd.storage.backend"}, f"tsd.storage.layout: {wanted}"
-    if config.blocks and not (config.backend is Backend.EMBEDDED and config.has_opentsdb_tables):
-        wanted = "wanted tsd.storage.backend = embedded and tsd.storage.layout = opentsdb"
-        yield {"tsd.storage.backend", "tsd.storage.layout"}, f"tsd.storage.blocks: got true, {wanted}"
     if config.track_series and (config.has_heroic_tables or config.has_tall_tables):
         key = "tsd.core.meta.enable_tsuid_tracking"
         wanted = f"requires tsd.storage.layout = opentsdb, and it is {config.layout}"

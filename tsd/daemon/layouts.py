@@ -197,7 +197,7 @@ def hour_folding(config: Config, store: Store) -> HourFolding | None:
     """Return what folds past hours into blocks, None if nothing does."""
     if not config.blocks or store.column_blocks is None:
         return None
-    rules = FoldRules(FOLDED_HOURS, config.blocks_delay_s, config.blocks_least_rows)
+    rules = FoldRules(FOLDED_HOURS, config.blocks_delay_s, config.blocks_least_rows, config.blocks_age_s)
     return HourFolding(store.column_blocks, config.data_table, key_layout(config), rules)
 
 

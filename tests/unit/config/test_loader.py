@@ -306,13 +306,6 @@ def test_retention_without_effect_is_refused(layout: str, key: str, value: str) 
     assert any(f"tsd.retention.{key}: " in problem for problem in caught.value.problems)
 
 
-@pytest.mark.parametrize("given", [("tsd.storage.backend", "hbase"), ("tsd.storage.layout", "heroic")])
-def test_blocks_without_effect_are_refused(given: tuple[str, str]) -> None:
-    with pytest.raises(BadConfig) as caught:
-        read_config([Given("test", *given), Given("test", "tsd.storage.blocks", "true")])
-    assert any("tsd.storage.blocks: " in problem for problem in caught.value.problems)
-
-
 def test_span_age_is_more_than_the_clocks_may_differ() -> None:
     on_cassandra = [Given("test", "tsd.storage.backend", "cassandra")]
     short = Given("test", "tsd.storage.compaction.span_age", "199")

@@ -114,6 +114,7 @@ EAGER_COMPACTION = {
     "tsd.storage.compaction.min_flush_threshold": "0",
     "tsd.storage.compaction.flush_speed": "3600",
     "tsd.storage.compaction.span_age": "10",
+    "tsd.storage.blocks_age": "0",
     "tsd.storage.blocks_delay": "0",
     "tsd.storage.blocks_least_rows": "1",
 }

@@ -22,6 +22,7 @@ from tsd.tables.opentsdb.compaction.scheduler import JITTER_S, SAFE_S, Compactio
 
 CELL = b"t:\0\0\0\x10", b"\1\2\0"
 LATE_S = 600
+DAY_S = 86_400
 OVER_S = 3600 + SAFE_S + JITTER_S
 
 
@@ -35,12 +36,13 @@ class Folding:
         limit: int = 100,
         least_rows: int = 1,
         least_compacted: int = 0,
+        age_s: int = 0,
     ) -> None:
         self.store = store
         self.now_s = 0
         self.behind = False
         self.folding = HourFolding(
-            blocks or store.column_blocks, "tsdb", KeyLayout(), FoldRules(limit, LATE_S, least_rows)
+            blocks or store.column_blocks, "tsdb", KeyLayout(), FoldRules(limit, LATE_S, least_rows, age_s)
         )
         queue = RowQueue(KeyLayout(), 1000, -3600)
         rate = CompactionRate(1, least_compacted, 1000, 3600)
@@ -79,6 +81,69 @@ async def test_hours_are_folded_some_minutes_after_their_end(tmp_path: Path, aut
         await found.scheduler.round()
         assert found.folding.stats.cells == 3
         assert len(await store.get("tsdb", [key(0, 1), key(0, 2), key(3600, 1)])) == 3
+
+
+async def rounds_until(found: Folding, cells: int) -> None:
+    """Rounds until so many cells were folded: a search comes before the first fold, and points are awaited after it."""
+    for _ in range(3):
+        await found.scheduler.round()
+        found.now_s += LATE_S
+    assert found.folding.stats.cells == cells
+
+
+async def test_hours_are_folded_at_their_age(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with opened(tmp_path) as store:
+        found = Folding(store, age_s=DAY_S)
+        await found.put(key(0, 1), key(0, 2), key(3600, 1))
+        found.now_s = DAY_S + 3600 + SAFE_S - 1
+        await found.scheduler.round()
+        assert found.folding.stats.cells == 0
+        found.now_s = DAY_S + OVER_S
+        await rounds_until(found, 2)
+        found.now_s = DAY_S + OVER_S + 3600
+        await rounds_until(found, 3)
+        assert len(await store.get("tsdb", [key(0, 1), key(0, 2), key(3600, 1)])) == 3
+
+
+async def test_late_points_of_an_old_hour_are_folded(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with opened(tmp_path) as store:
+        found = Folding(store, age_s=DAY_S)
+        found.now_s = 3 * DAY_S
+        await rounds_until(found, 0)
+        await found.put(key(0, 1))
+        found.now_s += LATE_S
+        await rounds_until(found, 1)
+
+
+async def test_hours_of_an_earlier_run_are_folded_at_their_age(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with opened(tmp_path) as store:
+        await Folding(store, age_s=DAY_S).put(key(0, 1), key(3 * 3600, 1))
+        found = Folding(store, age_s=DAY_S)
+        found.now_s = DAY_S + OVER_S
+        await rounds_until(found, 1)
+        found.now_s += 3 * 3600
+        await rounds_until(found, 2)
+
+
+async def test_hours_are_folded_after_the_clock_was_wrong(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with opened(tmp_path) as store:
+        found = Folding(store, age_s=DAY_S)
+        found.now_s = 100 * DAY_S
+        await rounds_until(found, 0)
+        found.now_s = OVER_S
+        await rounds_until(found, 0)
+        await found.put(key(0, 1))
+        found.now_s = DAY_S + OVER_S
+        await rounds_until(found, 1)
+
+
+async def test_pass_over_the_table_leaves_young_hours(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        found = Folding(store, age_s=DAY_S)
+        await store.put("tsdb", [Put(key(base_s, 1), *CELL) for base_s in (0, 3600)])
+        for base_s in (0, 3600):
+            await found.folding.fold_old(key(base_s, 1)[:7], DAY_S + 3600)
+        assert await store.column_blocks.next_unfolded("tsdb", b"", None) == key(3600, 1)
 
 
 async def test_late_points_are_folded_together(tmp_path: Path) -> None:
@@ -253,7 +318,7 @@ async def test_hour_that_is_due_earlier_may_come_during_a_fold(tmp_path: Path, a
         found.now_s = 3600 + OVER_S
         await found.scheduler.round()
         assert found.folding.stats.cells == 2
-        assert not found.folding.is_due(found.now_s, None)
+        assert not found.folding.is_due(found.now_s, 0, None)
 
 
 async def test_start_finds_hours_an_earlier_run_did_not_fold(tmp_path: Path, autojump_clock: MockClock) -> None:

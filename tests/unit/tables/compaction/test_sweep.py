@@ -164,7 +164,7 @@ async def test_sweep_folds_the_hours_that_it_compacted(tmp_path: Path) -> None:
         await store.create_tables([Table(TABLE, (Family(b"t"),))])
         await store.put(TABLE, [Put(row, b"t:\0\0", b"\x2a") for row in rows])
         folding = HourFolding(store.column_blocks, TABLE, KeyLayout(), FoldRules(0, 0, 1))
-        await run(sweep(store, folding=folding), SweepRange(HOURS[0], HOURS[3]))
+        await run(sweep(store, fold=folding.fold), SweepRange(HOURS[0], HOURS[3]))
         assert folding.stats.cells == 2 * 3 * 299
         assert await store.column_blocks.next_unfolded(TABLE, b"", None) == key(HOURS[3], 1)
         assert len(await store.get(TABLE, rows)) == len(rows)

@@ -142,7 +142,7 @@ class CompactionScheduler:
         is_old |= late_s is not None and late_s <= last_s - POSTPONED_S
         if is_old and self._rate.rows(self._waiting):
             return True
-        return self._folding is not None and self._folding.is_due(now_s, oldest_s)
+        return self._folding is not None and self._folding.is_due(now_s, self._delay_s, oldest_s)
 
     def statistics(self) -> SchedulerStats:
         """Return counters since the start."""
@@ -222,13 +222,13 @@ class CompactionScheduler:
     async def _fold(self, end: float) -> None:
         """Fold hours that are due, in at most half of the time: one at least, and others until the time `end`."""
         folding, queue = self._folding, self._queue
-        while folding and folding.is_due(self._now_s(), queue.oldest if queue.waiting else None):
+        while folding and folding.is_due(self._now_s(), self._delay_s, queue.oldest if queue.waiting else None):
             if self._is_writer_behind():
                 return
             begun = trio.current_time()
             error: StoreError | None = None
             try:
-                await folding.step()
+                await folding.step(self._now_s(), self._delay_s)
             except StoreError as exc:
                 error = exc.with_traceback(None)
             if error is not None:

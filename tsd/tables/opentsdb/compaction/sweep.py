@@ -18,7 +18,6 @@ from tsd.store.cells import prefix_end
 from tsd.store.retry import backoff
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, CompactionStats, ReadStart, RowCompactor
-from tsd.tables.opentsdb.compaction.hour_folding import HourFolding
 from tsd.tables.opentsdb.data_table import DataTable
 
 T = TypeVar("T")
@@ -55,17 +54,17 @@ class Sweep:
         rate: float | None = None,
         pause_ratio: float = 0.0,
         on_retry: Callable[[StoreError], None] = lambda _: None,
-        folding: HourFolding | None = None,
+        fold: Callable[[bytes], Awaitable[None]] | None = None,
     ) -> None:
         """`rate` limits the rows per second. After each page the pass sleeps for `pause_ratio` times as long as the
-        page took. `on_retry` is called with each StoreError that is retried. `folding` folds each hour of a metric when
-        its rows are done."""
+        page took. `on_retry` is called with each StoreError that is retried. `fold` is called for each hour of a
+        metric, given by the prefix of its rows, when these are done."""
         self._store, self._table, self._layout = table
         self._compactor = compactor
         self._rate = rate
         self._pause_ratio = pause_ratio
         self._on_retry = on_retry
-        self._folding = folding
+        self._fold_hour = fold
 
     async def run(self, rows: SweepRange, position: bytes = b"") -> AsyncIterator[tuple[int, bytes]]:
         """Compact the rows from `position` on. Yield for each page its number of rows and the position of the next
@@ -128,12 +127,12 @@ class Sweep:
 
     async def _fold(self, page: Page) -> None:
         """Fold the hours of metrics that end in a page."""
-        if self._folding is None:
+        if self._fold_hour is None:
             return
         width = self._layout.pairs_start
         left = page.next_start[:width] if page.next_start is not None else b""
         for prefix in sorted({row.key[:width] for row in page.rows} - {left}):
-            await self._retried(partial(self._folding.fold, prefix))
+            await self._retried(partial(self._fold_hour, prefix))
 
     async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `call`, retried with backoff on StoreError."""
