@@ -48,6 +48,7 @@ SHAPES = (
 POOL = 12  # shapes that are asked for again and again
 STEPS = {"due": 40, "late": 30, "new": 3, "die": 2, "flush": 4, "drop": 2, "wait": 4, "none": 15}  # by weight
 SESSION_STEPS = 60  # until the daemon is started again
+COUNTED = "query.cache.hits", "store.row_cache.hits", "store.row_cache.reads", "compactor.folded-points"
 Tags = tuple[tuple[str, str], ...]
 Groups = dict[Tags, dict[int, Value]]  # points of each group, by its tags, and by time in seconds
 
@@ -266,6 +267,7 @@ def settings_of(dice: random.Random) -> dict[str, str]:
         "tsd.storage.blocks": dice.choice(["false", "true"]),
         "tsd.storage.blocks_delay": "120",
         "tsd.storage.blocks_age": dice.choice(["0", "600"]),
+        "tsd.storage.blocks_least_rows": dice.choice(["1", "16"]),
         "tsd.storage.row_cache": dice.choice([str(64 << 20), str(64 << 20), "60000", "0"]),
         "tsd.query.cache_memory": dice.choice([str(64 << 20), str(64 << 20), "30000", "0"]),
         "tsd.storage.hold_open_hours": dice.choice(["true", "true", "false"]),
@@ -344,7 +346,7 @@ async def _play(
                 judge.log.append(f"{await _step(dice, sent, daemons)} {now_s()}")
                 await judge.ask(await daemons.chosen())
             for stat in daemons.statistics():
-                if stat.name in ("query.cache.hits", "store.row_cache.hits", "store.row_cache.reads"):
+                if stat.name in COUNTED:
                     done[stat.name] += int(stat.value)
     done["points"], done["queries"] = sum(map(len, sent.points.values())), judge.queries
     return done
@@ -361,7 +363,6 @@ def on_hbase(gateway: str, prefix: str, *, creates: bool = True) -> dict[str, st
         hbase.create(series, ["t"])
     return {
         "tsd.storage.backend": "hbase",
-        "tsd.storage.blocks": "false",
         "tsd.storage.hbase.thrift": gateway,
         "tsd.storage.hbase.thrift.timeout": str(int(FASTEST * 15_000)),  # in ms of the daemon's clock
         **{f"tsd.storage.hbase.{kind}_table": name for kind, name in names.items()},
