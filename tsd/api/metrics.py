@@ -111,7 +111,7 @@ METRICS: dict[str, MetricType | None] = {
     ),
     "compactor.folded-points": MetricType("compaction_points_folded", "Points moved to blocks."),
     "compactor.hours-not-folded": MetricType(
-        "compaction_hours_not_folded", "Hours of metrics not moved to blocks: too many waited, or a block is damaged."
+        "compaction_folds_left_out", "Hours of metrics not moved to blocks: too many waited, or a block is damaged."
     ),
     "ledger.received": MetricType("lines_received", "Received put lines, including those replayed from the journal."),
     "ledger.stored": MetricType("lines_stored", "Put lines in the store."),
