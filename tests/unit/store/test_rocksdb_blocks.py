@@ -133,6 +133,25 @@ async def test_damaged_block_is_named_and_costs_no_other(tmp_path: Path, at: int
         assert await store.column_blocks.fold("cells", b"hour3") == (0, 0)
 
 
+async def test_damaged_cell_stays_out_of_blocks(tmp_path: Path) -> None:
+    """A block would give it a new checksum."""
+    column = COLUMN[:2] + b"".join(seconds_qualifier(time_s, 0) for time_s in range(40))
+    async with opened(tmp_path) as store:
+        await store.put("cells", [Put(b"hour1" + series, column, bytes(41)) for series in (b"a", b"b", b"c")])
+    settings, table_settings = options(1 << 20, 1 << 20)
+    names = [name for name in rocksdict.Rdict.list_cf(str(tmp_path), settings) if name != SYSTEM]
+    database = rocksdict.Rdict(str(tmp_path), settings, dict.fromkeys(names, table_settings))
+    cells = database.get_column_family("cells")
+    [key] = [key for key, _ in cells.items() if key.startswith(b"hour1b")]
+    cells[key] = cells[key][:-6] + b"\xff" + cells[key][-5:]
+    cells.close()
+    database.close()
+    async with opened(tmp_path) as store:
+        assert (await store.column_blocks.fold("cells", b"hour1")).cells == 2
+        with pytest.raises(StoreError, match="damaged"):
+            await store.get("cells", [b"hour1b"])
+
+
 async def test_folded_rows_survive_a_crash(tmp_path: Path) -> None:
     process = await trio.to_thread.run_sync(child, "fold", tmp_path)
     hours = await trio.to_thread.run_sync(lines_until_killed, process, 40)

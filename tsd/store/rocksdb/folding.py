@@ -13,7 +13,7 @@ import numpy as np
 
 from tsd.codec.blocks.block import Rows, encode_block
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.codec.packing.cell import CHECKSUM_BYTES, FORM, HAS_PACKING_LOOP, pack
+from tsd.codec.packing.cell import CHECKSUM_BYTES, FORM, HAS_PACKING_LOOP, pack, with_checksum
 from tsd.codec.packing.points import count_points
 from tsd.store import CellPage
 from tsd.store.cells import prefix_end
@@ -116,12 +116,13 @@ def _moved(part: FoldPart) -> dict[int, bytes]:
 
 
 def _packed(column: bytes, stored: bytes) -> bytes | None:
-    """Return the packed form of a stored cell of points; None for other cells."""
+    """Return the packed form of a stored cell of points; None for other cells, and for damaged ones: a block has no
+    checksums of cells."""
     if not column.startswith(COLUMN):
         return None
     if is_digest(column):
-        form = stored[TIME_BYTES : TIME_BYTES + 1]
-        return stored[TIME_BYTES:] if form == FORM_BYTE else None
+        cell = stored[TIME_BYTES:]
+        return cell if cell[:1] == FORM_BYTE and with_checksum(cell[:-CHECKSUM_BYTES]) == cell else None
     return pack(column[len(COLUMN) :], stored[TIME_BYTES:]) if HAS_PACKING_LOOP else None
 
 
