@@ -105,6 +105,18 @@ async def test_hours_are_folded_at_their_age(tmp_path: Path, autojump_clock: Moc
         assert len(await store.get("tsdb", [key(0, 1), key(0, 2), key(3600, 1)])) == 3
 
 
+async def test_hours_of_all_metrics_are_folded_at_their_age(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Also of UIDs with gaps, and those after which the number of bytes changes."""
+    async with opened(tmp_path) as store:
+        found = Folding(store, age_s=DAY_S)
+        metrics = [1, 2, 7, 255, 256, 65_535, (1 << 24) - 1]
+        await found.put(*[key(base_s, 1, metric=metric) for metric in metrics for base_s in (0, 3600)])
+        found.now_s = DAY_S + OVER_S
+        await rounds_until(found, len(metrics))
+        found.now_s = DAY_S + OVER_S + 3600
+        await rounds_until(found, 2 * len(metrics))
+
+
 async def test_late_points_of_an_old_hour_are_folded(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with opened(tmp_path) as store:
         found = Folding(store, age_s=DAY_S)

@@ -94,10 +94,13 @@ class HourFolding:
         await self._search(max(until_s - RECOVERED_H * HOUR_S, 0) // HOUR_S * HOUR_S, young_s, now_s, delay_s)
 
     async def _search(self, since_s: int, young_s: int | None, now_s: int, delay_s: int) -> None:
-        """Record the hours from `since_s` to before `young_s` that have cells outside of blocks. Raise StoreError."""
+        """Record the hours from `since_s` to before `young_s` that have cells outside of blocks. Raise StoreError.
+
+        The next metric is expected to have the next UID: a search from its first hour on would pass all rows that were
+        deleted there, since they are in blocks."""
         since = base_bytes(since_s)
         metric_end = self._width - BASE_BYTES
-        following: bytes | None = b""
+        following: bytes | None = bytes(metric_end - 1) + b"\1" + since
         while following is not None:
             begun = trio.current_time()
             row = await self._blocks.next_unfolded(self._table, following, None)
@@ -110,7 +113,8 @@ class HourFolding:
             elif base < since:
                 following = metric + since
             elif young_s is not None and base >= base_bytes(young_s):
-                following = prefix_end(metric)
+                end = prefix_end(metric)
+                following = None if end is None else end.ljust(metric_end, b"\0") + since
             else:
                 self._add(metric + base, now_s, delay_s)
                 following = prefix_end(metric + base)
