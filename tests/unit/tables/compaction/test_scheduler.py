@@ -29,6 +29,21 @@ TWO, ONE = "0000=2a 0010=2b", "00000010=2a2b00"
 OVER_S = 3600 + SAFE_S + JITTER_S
 
 
+async def test_rows_with_late_points_beyond_the_limit_are_compacted_at_once(autojump_clock: MockClock) -> None:
+    """Regression: they were left to `tsd compact`, though the queue of all other rows had room."""
+    late = RowQueue(KeyLayout(), len(ROWS) // 2, LAST_BASE)
+    store = await made(dict.fromkeys(ROWS, "0000=2a@5 0010=2b@6"))
+    found = Scheduled(store, CompactionRate(10, 0, 1000, 3600), late=late)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(found.scheduler.run)
+        await trio.sleep(OVER_S + 60)
+        await found.write_late(2)
+        await trio.sleep(2 * HOUR_S)
+        assert await found.cells() == {1}
+        assert found.scheduler.statistics().dropped == 0
+        nursery.cancel_scope.cancel()
+
+
 class Scheduled:
     """A scheduler whose queue has rows with two cells each."""
 

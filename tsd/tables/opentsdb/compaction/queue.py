@@ -54,6 +54,11 @@ class RowQueue:
         """The lowest base time of a row, None if the queue is empty."""
         return self._base(0) if self._buckets else None
 
+    @property
+    def room(self) -> int:
+        """How many more rows fit."""
+        return self._limit - self._size
+
     def base_s(self, row: bytes) -> int:
         """Return the base time of a row."""
         return int.from_bytes(row[self._start : self._end], "big")
@@ -83,7 +88,7 @@ class RowQueue:
 
     def _record_compiled(self, puts: Sequence[Put], at: int, closed_s: int, *, whole: bool) -> int:
         """Record the simple cases in the compiled loop; return the index of the first other put."""
-        room = self._limit - self._size
+        room = self.room
         last_s = LAST_BASE if room else self._base(-1)
         at, new, begun, dropped = _queue.record_rows(
             puts, at, self._buckets, self._salt, self._start, closed_s, whole, room, last_s
@@ -123,7 +128,7 @@ class RowQueue:
     def _make_room(self, base: bytes) -> bool:
         """Return whether a row with this base time can be added. A full queue drops a row of a later hour to make room:
         otherwise points with times years ahead would block all others."""
-        if self._size < self._limit:
+        if self.room > 0:
             return True
         self.dropped += 1
         place, bucket = self._buckets.peekitem(-1)

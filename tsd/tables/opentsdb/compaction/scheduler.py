@@ -112,14 +112,14 @@ class CompactionScheduler:
             self._due.set()
 
     def _record_late(self, late: RowQueue, puts: Sequence[Put]) -> Sequence[Put]:
-        """Record cells of rows whose hour is being compacted. Return the other cells: where the first and the last one
-        are of other hours, all."""
+        """Record cells of rows whose hour is being compacted. Return the other cells. These are all cells if the first
+        and the last one are of other hours, or if they may not fit: rows beyond the limit are compacted at once."""
         last_s = self._now_s() - self._delay_s - HOUR_S
 
         def is_late(put: Put) -> bool:
             return last_s - POSTPONED_S < late.base_s(put.row) <= last_s
 
-        if not puts or not (is_late(puts[0]) or is_late(puts[-1])):
+        if not puts or len(puts) > late.room or not (is_late(puts[0]) or is_late(puts[-1])):
             return puts
         late.record([put for put in puts if is_late(put)])
         return [put for put in puts if not is_late(put)]
@@ -148,9 +148,8 @@ class CompactionScheduler:
         """Return counters since the start."""
         oldest = [base_s for base_s in self._oldest() if base_s is not None]
         age_s = max(self._now_s() - min(oldest) - HOUR_S, 0) if oldest else 0
-        dropped = self._queue.dropped + (self._late.dropped if self._late else 0)
         folding = self._folding.stats if self._folding else None
-        return SchedulerStats(self._compactor.stats, self._waiting, dropped, age_s, folding)
+        return SchedulerStats(self._compactor.stats, self._waiting, self._queue.dropped, age_s, folding)
 
     async def run(self) -> None:
         """Compact until cancelled."""
