@@ -31,6 +31,7 @@ from tsd.server.http.heads import (
     BAD_REQUEST,
     MAX_HEAD_BYTES,
     REQUEST_LINE,
+    after_line_ends,
     check_line,
     check_unread,
     read_head,
@@ -266,15 +267,14 @@ class HttpConnection:
     async def _next_plain_request(self) -> PlainRequest | None:
         """Return the next request if it is plain. Otherwise h11 gets the input, and None is returned."""
         # Some clients end a body with a line end. Its halves may come in two packets.
-        while (begun := self._input[self._at : self._at + 2]) in (b"", b"\r", b"\r\n") or begun.startswith(b"\n"):
-            if b"\n" in begun:
-                self._at += begun.index(b"\n") + 1
-                continue
+        self._at = after_line_ends(self._input, self._at)
+        while (begun := self._input[self._at : self._at + 2]) in (b"", b"\r"):
             self._peer.report_partial_input(0)
             self._input, self._at = begun, 0
             if not (received := await self._receive_next_request()):
                 raise _ConnectionEnded
             self._input = begun + received
+            self._at = after_line_ends(self._input, 0)
         plain = self._read_plain()
         if plain is None:
             self._http.receive_data(self._input[self._at :])

@@ -15,6 +15,7 @@ SHORT_HEAD_BYTES = 4096  # headers of a shorter head are not counted
 BAD_REQUEST, TARGET_TOO_LONG, HEAD_TOO_LARGE = 400, 414, 431
 REQUEST_LINE = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.[01]\r?")
 _REQUEST_LINE_OF_ANY_METHOD = re.compile(rb"[^ \r]+ [^ \r]+ HTTP/[0-9]\.[0-9]\r?")
+_LINE_ENDS = re.compile(rb"(?:\r?\n)*+")
 _NOT_HTTP = ("illegal request line", "no request line", "unsupported HTTP version")  # beginnings of h11's errors
 _NOT_IN_TARGETS = re.compile(rb"[^ -~\r]")
 _ABSOLUTE = re.compile(r"https?://([^/?#@]+)((?:[/?][^#]*)?)", re.IGNORECASE)
@@ -30,6 +31,16 @@ class Head(NamedTuple):
     method: str
     target: str
     headers: Mapping[str, str]  # by name in lower case; values of one name are joined with commas
+
+
+def after_line_ends(data: bytes, at: int) -> int:
+    """Return where line ends stop that `data` has from `at` on. A client may send any number of them.
+
+    >>> after_line_ends(b"\\r\\n\\n\\rGET", 0)
+    3
+    """
+    found = _LINE_ENDS.match(data, at)
+    return at if found is None else found.end()
 
 
 def check_unread(unread: bytes) -> None:
