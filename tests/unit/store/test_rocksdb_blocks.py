@@ -197,6 +197,17 @@ async def test_scan_during_the_first_fold_reads_all_rows(tmp_path: Path) -> None
         assert found == rows
 
 
+async def test_scan_that_waits_during_the_first_fold_reads_all_rows(tmp_path: Path) -> None:
+    """Other scans take their turns first while the ingest load is high."""
+    async with opened(tmp_path) as store:
+        rows = [b"hour1a", b"hour1b"]
+        await store.put("cells", [Put(row, COLUMN, VALUE) for row in rows])
+        step = await store.access.scan("scan", lambda database: database.view("cells").stored_cells(b"", 100))
+        assert await store.column_blocks.fold("cells", b"hour1") == (2, 4)
+        pages = [await step(), await step()]
+        assert [key for page in pages if page is not None for key in page.keys] == rows
+
+
 async def test_rows_read_by_key_during_a_fold(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await fill(store, b"hour9")

@@ -281,7 +281,7 @@ class EmbeddedStore(OptionalParts):
             return CellPage([], [], [], 0, [], None)
         pages, cursor.pages = cursor.pages if cursor.next_start == start else None, None
         if pages is None:
-            pages = self._database.view(table, stop).cells(start, limit_bytes)
+            pages = self.access.steps(lambda database: database.view(table, stop).cells(start, limit_bytes))
         while (page := await self.access.throttle.step(pages)) is None:
             pass
         cursor.pages, cursor.next_start = pages, page.next_start
