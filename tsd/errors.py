@@ -111,7 +111,7 @@ class DamagedBlock(StoreError):
     """A block of rows cannot be read."""
 
     def __init__(self, message: str, prefix: bytes = b"") -> None:
-        """All rows of the block have keys that start with `prefix`; empty if another process read it."""
+        """All rows of the block have keys that start with `prefix`; empty if it is not known."""
         super().__init__(message)
         self.prefix = prefix
 

@@ -1,6 +1,7 @@
 """Messages of the control socket, in msgpack.
 
-A request is `{"verb": …, arguments}`, its answer `{"result": …}` or `{"error": class name, "message": …}`.
+A request is `{"verb": …, arguments}`, its answer `{"result": …}` or `{"error": class name, "message": …}`,
+that of a DamagedBlock with its `prefix`.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Any
 import msgpack
 
 import tsd.errors
-from tsd.errors import TsdError
+from tsd.errors import DamagedBlock, TsdError
 
 MAX_MESSAGE = 256 << 20
 
@@ -32,4 +33,6 @@ def result_of(answer: Mapping[str, Any]) -> Any:
     if "error" not in answer:
         return answer["result"]
     kind = getattr(tsd.errors, answer["error"], TsdError)
+    if kind is DamagedBlock:
+        raise DamagedBlock(answer["message"], answer.get("prefix", b""))
     raise kind(answer["message"]) if issubclass(kind, TsdError) else TsdError(answer["message"])

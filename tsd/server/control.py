@@ -16,7 +16,7 @@ import trio
 
 from tsd.codec.control import MAX_MESSAGE
 from tsd.config.state_dir import socket_address
-from tsd.errors import TsdError
+from tsd.errors import DamagedBlock, TsdError
 from tsd.lazy import LazyLogger
 from tsd.store import AtomicRewrites, Family, Put, Rewrite, Store, Table, VersionedCells, WideRows
 from tsd.store.remote import RECEIVE_BYTES
@@ -102,6 +102,8 @@ async def _answer(request: Any, operations: Mapping[str, Operation], unsynced: U
     unsynced.note(name)
     try:
         return {"result": await operation(**arguments)}
+    except DamagedBlock as exc:
+        return {**_error(DamagedBlock, str(exc)), "prefix": exc.prefix}
     except TsdError as exc:
         return _error(type(exc), str(exc))
     except Exception as exc:  # wrong arguments or an internal error: only this request fails

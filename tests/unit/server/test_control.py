@@ -21,6 +21,7 @@ from tsd.errors import (
     CorruptJournal,
     CorruptRow,
     DaemonRuns,
+    DamagedBlock,
     NewerState,
     NoSuchName,
     NoTable,
@@ -89,6 +90,16 @@ async def test_errors_keep_class_and_message(tmp_path: Path, kind: type[TsdError
                 await caller.call("fail")
             assert type(caught.value) is kind
             assert str(caught.value) == "row 00 of café"
+
+
+async def test_damaged_blocks_keep_their_prefix(tmp_path: Path) -> None:
+    async def fail() -> None:
+        raise DamagedBlock("a block", b"\0\1")
+
+    async with listening(tmp_path, {"fail": fail}) as path, calling(path) as caller:
+        with pytest.raises(DamagedBlock, match=r"^a block$") as caught:
+            await caller.call("fail")
+        assert caught.value.prefix == b"\0\1"
 
 
 async def test_unknown_error_class_is_raised_as_an_error(tmp_path: Path) -> None:
