@@ -407,6 +407,11 @@ class ColumnBlocks(Protocol):
         where it was, or moved. Raise DamagedBlock, StoreError."""
         ...
 
+    async def remove_damaged(self, table: str, prefix: bytes) -> int:
+        """Remove the damaged blocks of the rows whose keys start with `prefix`, of the width of `fold`. Cells outside
+        of them stay, and so do blocks of an unknown format. Return the number of removed ones. Raise StoreError."""
+        ...
+
     async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
         """Return the first row from `start` to before `stop` that has a cell outside of blocks, None if there is none.
         Raise StoreError."""

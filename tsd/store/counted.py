@@ -360,6 +360,9 @@ class _CountedBlocks:
     async def fold(self, table: str, prefix: bytes, *, least_rows: int = 1) -> Folded:
         return await self._blocks.fold(table, prefix, least_rows=least_rows)
 
+    async def remove_damaged(self, table: str, prefix: bytes) -> int:
+        return await self._blocks.remove_damaged(table, prefix)
+
     async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
         return await self._blocks.next_unfolded(table, start, stop)
 

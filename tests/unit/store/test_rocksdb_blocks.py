@@ -8,32 +8,18 @@ import rocksdict  # noqa: TID251 - reads and damages the files
 import trio
 
 from tests.unit.store.crashing import POINTS, ROWS
+from tests.unit.store.damaging import stored_blocks
 from tests.unit.store.rocksdb_parts import child, lines_until_killed, opened
+from tsd.codec.blocks.block import FORMAT
 from tsd.codec.opentsdb.cell import seconds_qualifier
 from tsd.errors import DamagedBlock, StoreError
 from tsd.store import Cell, Put, scan
-from tsd.store.rocksdb.database import BLOCKS, SYSTEM
+from tsd.store.rocksdb.database import SYSTEM
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.rocksdb.options import options
 
 COLUMN, VALUE = POINTS
-
-
-def stored_blocks(folder: Path, table: str, change: tuple[bytes, int] | None = None) -> dict[bytes, bytes]:
-    """The blocks of a table of a closed store. `change`: a key and the index of a byte to damage."""
-    settings, table_settings = options(1 << 20, 1 << 20)
-    names = [name for name in rocksdict.Rdict.list_cf(str(folder), settings) if name != SYSTEM]
-    opened = rocksdict.Rdict(str(folder), settings, dict.fromkeys(names, table_settings))
-    family = opened.get_column_family(table + BLOCKS)
-    if change is not None:
-        key, at = change
-        damaged = bytearray(family[key])
-        damaged[at] ^= 0xFF
-        family[key] = bytes(damaged)
-    found = dict(family.items())
-    family.close()
-    opened.close()
-    return found
+STORED_HEAD_BYTES = 10  # before a block without deleted rows, see tsd/codec/blocks/FORMATS.md
 
 
 async def fill(store: EmbeddedStore, *hours: bytes) -> None:
@@ -131,6 +117,44 @@ async def test_damaged_block_is_named_and_costs_no_other(tmp_path: Path, at: int
             assert {row.cells[0][:2] for row in page.rows} == {(COLUMN, VALUE)}
         await store.put("cells", [Put(b"hour2b", b"t:late", b"v")])
         assert await store.column_blocks.fold("cells", b"hour3") == (0, 0)
+
+
+async def test_damaged_blocks_are_removed(tmp_path: Path) -> None:
+    """Other blocks of the same rows stay, and cells outside of blocks."""
+    rows = [b"hour1%04d" % row for row in range(1000)]
+    async with opened(tmp_path) as store:
+        await store.put("cells", [Put(row, COLUMN, VALUE) for row in rows])
+        await store.column_blocks.fold("cells", b"hour1")
+        await fill(store, b"hour2")
+        await store.put("cells", [Put(row, b"t:late", b"v") for row in rows])
+    first, second, third, *_ = stored_blocks(tmp_path, "cells")
+    stored_blocks(tmp_path, "cells", (first, -1), (third, 0))
+    async with opened(tmp_path) as store:
+        assert await store.column_blocks.remove_damaged("cells", b"hour2") == 0
+        assert await store.column_blocks.remove_damaged("cells", b"hour1") == 2
+        found = {row.key: row.cells async for page in scan(store, "cells") for row in page}
+    kept = [*stored_blocks(tmp_path, "cells")]
+    assert kept[:1] == [second]
+    assert len(kept) >= 3
+    assert [row for row in found if row in rows] == rows
+    whole = [row for row in rows if len(found[row]) == 2]
+    assert second in whole
+    assert first not in whole
+    assert third not in whole
+    assert {cell[:2] for row in found.values() for cell in row} == {(COLUMN, VALUE), (b"t:late", b"v")}
+
+
+async def test_block_of_another_version_is_not_removed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await fill(store, b"hour1")
+    [(key, stored)] = stored_blocks(tmp_path, "cells").items()
+    assert stored[STORED_HEAD_BYTES] == FORMAT
+    changed = stored_blocks(tmp_path, "cells", (key, STORED_HEAD_BYTES))
+    async with opened(tmp_path) as store:
+        with pytest.raises(DamagedBlock, match="format"):
+            await store.get("cells", [b"hour1b"])
+        assert await store.column_blocks.remove_damaged("cells", b"hour1") == 0
+    assert stored_blocks(tmp_path, "cells") == changed
 
 
 async def test_damaged_cell_stays_out_of_blocks(tmp_path: Path) -> None:

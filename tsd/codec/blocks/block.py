@@ -37,6 +37,10 @@ _LENGTH_BYTES, _STAMP_BYTES, _SIZE_BYTES = 2, 8, 4
 UInt8 = NDArray[np.uint8]
 
 
+class UnknownFormat(CorruptRow):
+    """A block of another version, which may be whole."""
+
+
 class Rows(NamedTuple):
     """Rows of one metric and hour, ascending by their pairs, each with one cell."""
 
@@ -104,7 +108,7 @@ class Block:
         if len(stored) < _HEAD.size:
             raise CorruptRow(f"a block has {_HEAD.size} bytes or more, this one {len(stored)}")
         if stored[0] != FORMAT:
-            raise CorruptRow(f"a block of format {stored[0]}; this version reads format {FORMAT}")
+            raise UnknownFormat(f"a block of format {stored[0]}; this version reads format {FORMAT}")
         head, rest = _Head(*_HEAD.unpack_from(stored)), stored[_HEAD.size :]
         if _crc(head, rest, place) != head.crc:
             raise CorruptRow(f"a block of {len(stored)} bytes is damaged: {stored[:40].hex()}")

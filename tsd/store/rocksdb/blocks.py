@@ -21,7 +21,7 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 from rocksdict import ColumnFamily, Rdict
 
-from tsd.codec.blocks.block import Block
+from tsd.codec.blocks.block import Block, UnknownFormat
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.points import Bool
 from tsd.errors import CorruptRow, DamagedBlock, StoreError
@@ -179,6 +179,19 @@ class BlockReader(Cursor):
     def load(self, key: bytes) -> StoredBlock:
         """Return the block with a key that exists."""
         return self._family.cache.get(self._family.table, key, self._value(key), self._family.width)
+
+    def damaged(self, prefix: bytes) -> list[bytes]:
+        """Return the keys of the damaged blocks of rows with a prefix, without those of an unknown format."""
+        found: list[bytes] = []
+        key = self.key_from(prefix)
+        while key is not None and key.startswith(prefix):
+            try:
+                self.load(key)
+            except DamagedBlock as exc:
+                if not isinstance(exc.__cause__, UnknownFormat):
+                    found.append(key)
+            key = self.key_from(key + b"\0")
+        return found
 
     def between(self, start: bytes, stop: bytes | None) -> Iterator[StoredBlock]:
         """Yield all blocks that may have rows from `start` to before `stop`."""

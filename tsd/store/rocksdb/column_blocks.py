@@ -8,6 +8,7 @@ import trio
 
 from tsd.errors import StoreError
 from tsd.store import ColumnPart, Folded, RangeOf, StepLimit
+from tsd.store.cells import prefix_end
 from tsd.store.rocksdb.access import DatabaseAccess
 from tsd.store.rocksdb.cached_rows import POINT_BYTES, RowPieces, RowsOfRange
 from tsd.store.rocksdb.database import Batch, Database
@@ -43,6 +44,18 @@ class EmbeddedBlocks:
                         points += folded.points
                 start = part.next_start
         return Folded(cells, points)
+
+    async def remove_damaged(self, table: str, prefix: bytes) -> int:
+        """See ColumnBlocks."""
+
+        def change(database: Database, batch: Batch) -> tuple[list[bytes], int]:
+            found = database.add_damaged_deletes(batch, table, prefix)
+            if found:
+                self._access.watches.note_range(table, prefix, prefix_end(prefix) or b"")
+            return [prefix] if found else [], found
+
+        async with self._folding:
+            return await self._access.write_step("remove_damaged", table, change)
 
     async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
         """See ColumnBlocks."""

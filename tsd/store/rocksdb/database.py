@@ -407,6 +407,16 @@ class Database:
             if kept := block.without(gone):
                 batch.put(block.key, kept, blocks.handle)
 
+    def add_damaged_deletes(self, batch: Batch, table: str, prefix: bytes) -> int:
+        """Add the deletion of the damaged blocks of rows with a prefix to a batch. Return their number."""
+        blocks = self.blocks(table)
+        if blocks is None:
+            return 0
+        damaged = self.block_reader(blocks).damaged(prefix)
+        for key in damaged:
+            batch.delete(key, blocks.handle)
+        return len(damaged)
+
     def reclaim(self, table: str, start: bytes, stop: bytes) -> None:
         """Rewrite the files that have rows from `start` to before `stop`, without deleted cells. It releases the
         interpreter's lock and may run in a thread."""

@@ -217,6 +217,10 @@ class FailingOnce:
             raise self.errors.pop()
         return await self.blocks.fold(table, prefix, least_rows=least_rows)
 
+    async def remove_damaged(self, table: str, prefix: bytes) -> int:
+        """See ColumnBlocks."""
+        return await self.blocks.remove_damaged(table, prefix)
+
     async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
         """See ColumnBlocks."""
         return await self.blocks.next_unfolded(table, start, stop)
