@@ -21,7 +21,7 @@ from tsd.config.settings import Config
 from tsd.daemon.layouts import hour_folding, row_compactor
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import store_address
-from tsd.errors import CorruptRow, StoreError, TsdError
+from tsd.errors import CorruptRow, DamagedBlock, StoreError, TsdError
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, summary
 from tsd.tables.opentsdb.compaction.sweep import Sweep, SweepRange, SweepState, load_state, save_state
@@ -46,6 +46,10 @@ class _Messages:
             self._print(f"row left unchanged: {error}")
         if self._count == SHOWN:
             self._print("more such rows are only counted")
+
+    def on_damage(self, error: DamagedBlock) -> None:
+        """Print an hour of a metric that is left unchanged."""
+        self._print(f"hour left unchanged from here on: {error}")
 
     def on_retry(self, error: StoreError) -> None:
         """Print a store error that is retried."""
@@ -114,6 +118,7 @@ async def _sweep(
         rate=rate,
         pause_ratio=opened.pause_ratio,
         on_retry=messages.on_retry,
+        on_damage=messages.on_damage,
         fold=fold,
     )
     due_s = trio.current_time() + SAVE_S

@@ -9,6 +9,8 @@ import trio
 from trio.testing import MockClock
 
 from tests.flaky_store import Fault, FlakyStore
+from tests.unit.store.damaging import stored_blocks
+from tests.unit.store.rocksdb_parts import opened
 from tests.unit.tables.compaction.parts import NOW_MS, TABLE, compactor, key, made, shown
 from tsd.codec.opentsdb.rowkey import KeyLayout, row_key
 from tsd.errors import StoreDown, StoreError, WrongClock
@@ -58,6 +60,31 @@ async def test_sweep_reads_only_the_hours_of_its_metrics() -> None:
     store.given.clear()
     await run(sweep(store), SweepRange(HOURS[1], HOURS[3]))
     assert len(store.given) == 4 + 4 * 2  # the first row of each metric, which tells that there is one
+
+
+@pytest.mark.parametrize("metrics", [(), (b"\0\0\1", b"\0\0\2", b"\0\0\3")])
+async def test_damaged_blocks_stop_only_their_hours(tmp_path: Path, metrics: tuple[bytes, ...]) -> None:
+    """In a metric: the first hour, and all hours."""
+    rows = [key(hour, metric=metric) for metric in (1, 2, 3) for hour in HOURS]
+    bad = [*rows[:1], *rows[5:10]]
+    async with opened(tmp_path) as store:
+        await store.create_tables([Table(TABLE, (Family(b"t"),))])
+        await store.put(TABLE, [Put(row, b"t:\0\0\0\x10", b"\1\2\0") for row in bad])
+        for row in bad:
+            await store.column_blocks.fold(TABLE, row[:7])
+        await store.put(TABLE, [Put(row, column, b"\5") for row in rows for column in (b"t:\0\x20", b"t:\0\x30")])
+    stored_blocks(tmp_path, TABLE, *((row, -1) for row in bad))
+    told: list[bytes] = []
+    async with opened(tmp_path) as store:
+        by = compactor(store)
+        places = await run(
+            sweep(store, by, on_damage=lambda error: told.append(error.prefix)), SweepRange(0, 1 << 40, metrics)
+        )
+        whole = [row for row in rows if row not in bad]
+        assert sum(count for count, _ in places) == len(whole)
+        assert [len(cells) for cells in (await store.get(TABLE, whole)).values()] == [1] * len(whole)
+        assert by.stats.corrupt == len(bad)
+    assert told == [row[:7] for row in bad]
 
 
 async def test_sweep_covers_all_salts() -> None:

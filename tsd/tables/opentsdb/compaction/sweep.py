@@ -1,6 +1,7 @@
 """One pass of compaction over the rows of closed hours, in key order. Its position can be saved to resume later.
 
-The pass reads, for each metric (and salt), the hours between two times, and skips the rest of the table.
+The pass reads, for each metric (and salt), the hours between two times, and skips the rest of the table. It leaves out
+the hour of a metric from a damaged block on.
 """
 
 from collections import Counter
@@ -12,9 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 import trio
 
 from tsd.codec.opentsdb.rowkey import base_bytes, salts
-from tsd.errors import StoreError, WrongClock
+from tsd.errors import DamagedBlock, StoreError, WrongClock
 from tsd.store import Page, Row
 from tsd.store.cells import prefix_end
+from tsd.store.damage import readable_pages
 from tsd.store.retry import backoff
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, CompactionStats, ReadStart, RowCompactor
@@ -54,16 +56,18 @@ class Sweep:
         rate: float | None = None,
         pause_ratio: float = 0.0,
         on_retry: Callable[[StoreError], None] = lambda _: None,
+        on_damage: Callable[[DamagedBlock], None] = lambda _: None,
         fold: Callable[[bytes], Awaitable[None]] | None = None,
     ) -> None:
         """`rate` limits the rows per second. After each page the pass sleeps for `pause_ratio` times as long as the
-        page took. `on_retry` is called with each StoreError that is retried. `fold` is called for each hour of a
-        metric, given by the prefix of its rows, when these are done."""
+        page took. `on_retry` is called with each StoreError that is retried, and `on_damage` with that of each damaged
+        block. `fold` is called for each hour of a metric, given by the prefix of its rows, when these are done."""
         self._store, self._table, self._layout = table
         self._compactor = compactor
         self._rate = rate
         self._pause_ratio = pause_ratio
         self._on_retry = on_retry
+        self._on_damage = on_damage
         self._fold_hour = fold
 
     async def run(self, rows: SweepRange, position: bytes = b"") -> AsyncIterator[tuple[int, bytes]]:
@@ -72,24 +76,37 @@ class Sweep:
         due = trio.current_time()
         most = MAX_ROWS if self._rate is None else max(min(int(self._rate), MAX_ROWS), 1)
         limit = min(FIRST_ROWS, most)
+        begun, start = due, self._compactor.start_read()
+
+        async def read(at: bytes, stop: bytes | None) -> Page:
+            nonlocal begun, start
+            begun = trio.current_time()
+            page, start = await self._page(at, stop, limit)
+            return page
+
         async with aclosing(self._prefixes(rows, position)) as prefixes:
             async for prefix in prefixes:
-                at: bytes | None = max(prefix + base_bytes(rows.since_s), position)
                 stop = prefix + base_bytes(rows.until_s)
-                while at is not None and at < stop:
-                    begun = trio.current_time()
-                    page, start = await self._page(at, stop, limit)
-                    if cells := sum(len(row.cells) for row in page.rows):
-                        limit = min(max(PAGE_CELLS * len(page.rows) // cells, MIN_ROWS), most)
-                    await self._compact(page.rows, start)
-                    await self._fold(page)
-                    pause_s = (trio.current_time() - begun) * self._pause_ratio
-                    at = page.next_start
-                    yield len(page.rows), at or stop
-                    await trio.sleep(pause_s)
-                    if self._rate is not None:
-                        due = max(due, trio.current_time() - 1) + len(page.rows) / self._rate
-                        await trio.sleep_until(due)
+                first = max(prefix + base_bytes(rows.since_s), position)
+                async with aclosing(readable_pages(read, first, stop, self._leave_out)) as pages:
+                    async for page in pages:
+                        if cells := sum(len(row.cells) for row in page.rows):
+                            limit = min(max(PAGE_CELLS * len(page.rows) // cells, MIN_ROWS), most)
+                        await self._compact(page.rows, start)
+                        await self._fold(page)
+                        pause_s = (trio.current_time() - begun) * self._pause_ratio
+                        yield len(page.rows), page.next_start or stop
+                        await trio.sleep(pause_s)
+                        if self._rate is not None:
+                            due = max(due, trio.current_time() - 1) + len(page.rows) / self._rate
+                            await trio.sleep_until(due)
+
+    async def _leave_out(self, error: DamagedBlock) -> bool:
+        """Report a damaged block, which stays."""
+        self._compactor.stats.corrupt += 1
+        self._on_damage(error)
+        await trio.lowlevel.checkpoint()
+        return False
 
     async def _prefixes(self, rows: SweepRange, position: bytes) -> AsyncGenerator[bytes, None]:
         """Yield the row key prefix (salt and metric) of each metric from `position` on, in order."""
@@ -102,15 +119,33 @@ class Sweep:
             return
         at: bytes | None = position[:end]
         while at is not None:
-            page, _ = await self._page(at, None, 1)
-            if not page.rows:
+            key = await self._first_key(at)
+            if key is None:
                 return
-            key = page.rows[0].key
             if len(key) < end:  # not a row of points
                 at = key + b"\0"
                 continue
             yield key[:end]
             at = prefix_end(key[:end])
+
+    async def _first_key(self, at: bytes) -> bytes | None:
+        """Return the first row from `at` on, or the prefix of a damaged block before it; None if there is neither."""
+        found: list[bytes] = []
+
+        async def read(at: bytes, stop: bytes | None) -> Page:
+            return (await self._page(at, stop, 1))[0]
+
+        async def note(error: DamagedBlock) -> bool:
+            found.append(error.prefix)
+            await trio.lowlevel.checkpoint()
+            return False
+
+        async with aclosing(readable_pages(read, at, None, note)) as pages:
+            async for page in pages:
+                found += [row.key for row in page.rows]
+                if found:
+                    break
+        return found[0] if found else None
 
     async def _page(self, start: bytes, stop: bytes | None, limit: int) -> tuple[Page, ReadStart]:
         """Return a page, and the time when reading it started."""
@@ -139,7 +174,7 @@ class Sweep:
         for wait_s in backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES):
             try:
                 return await call()
-            except WrongClock:
+            except (WrongClock, DamagedBlock):
                 raise
             except StoreError as error:
                 self._on_retry(error)
