@@ -4,6 +4,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import fields
 from typing import Any
 
@@ -19,8 +20,9 @@ from tsd.codec.opentsdb.fsck import ERRORS, FsckLine, FsckOptions, totals
 from tsd.config.loader import Loaded
 from tsd.config.settings import Config
 from tsd.daemon.settings import now_ms
-from tsd.errors import TsdError
-from tsd.store import Row, scan
+from tsd.errors import DamagedBlock, TsdError
+from tsd.store import Page, Row, Store
+from tsd.store.damage import OnDamage, readable_pages
 from tsd.tables.opentsdb.data_table import configured_data_table
 from tsd.tables.opentsdb.fsck import Fsck, RowReport
 
@@ -28,6 +30,7 @@ _MISFIT = (
     "no row was found that this configuration can read, so whole rows are not deleted. Check tsd.storage.uid.width.*, "
     "tsd.storage.salt.* and the UID table. If all rows really are damaged, use --force"
 )
+PAGE_ROWS = 1000
 _SUMMARY_ONLY = (FsckLine.VLE,)  # counted in the summary only: all cells of a table may be of this kind
 
 
@@ -57,7 +60,13 @@ def fsck(
                 raise TsdError(_MISFIT)
             with Progress("rows") as progress:
                 read_ms = now_ms()
-                async for rows in _rows(opened, loaded.config, request):
+
+                async def on_damage(error: DamagedBlock) -> bool:
+                    result = await check.check_damaged(error)
+                    report.print_row(result, progress)
+                    return not result.skipped
+
+                async for rows in _rows(opened, loaded.config, request, on_damage):
                     for result in await check.check(rows, read_ms=read_ms):
                         report.print_row(result, progress)
                     progress.add(len(rows))
@@ -83,13 +92,25 @@ def _options(*, fix_all: bool, **flags: Any) -> FsckOptions:
     return FsckOptions(**chosen)
 
 
-async def _rows(opened: Access, config: Config, request: ScanRequest | None) -> AsyncIterator[list[Row]]:
+async def _rows(
+    opened: Access, config: Config, request: ScanRequest | None, on_damage: OnDamage
+) -> AsyncIterator[list[Row]]:
+    async def scan(store: Store, table: str, start: bytes, stop: bytes | None) -> AsyncIterator[list[Row]]:
+        async def read(at: bytes, end: bytes | None) -> Page:
+            return await store.page(table, at, end, limit=PAGE_ROWS)
+
+        async with aclosing(readable_pages(read, start, stop, on_damage)) as pages:
+            async for page in pages:
+                if page.rows:
+                    yield page.rows
+
     if request is None:
-        async for rows in scan(opened.store, config.data_table):
+        async for rows in scan(opened.store, config.data_table, b"", None):
             yield rows
         return
+    table = configured_data_table(config, opened.store)
     for selection in request.selections:
-        async for rows in selected_rows(configured_data_table(config, opened.store), opened.uids, request, selection):
+        async for rows in selected_rows(table, opened.uids, request, selection, scan):
             yield rows
 
 

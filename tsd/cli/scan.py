@@ -36,7 +36,7 @@ from tsd.errors import BadLine, CorruptRow, NoSuchName, TsdError
 from tsd.ingest.lines import MAX_LINE_BYTES
 from tsd.lazy import LazyModule
 from tsd.query.model import AGGREGATORS
-from tsd.store import Row
+from tsd.store import Row, Store
 from tsd.store import scan as scan_store
 from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.data_table import DataTable, configured_data_table
@@ -129,11 +129,14 @@ def parse_selection(metric: str, tags: Sequence[str]) -> RowSelection:
         raise BadRequest(str(exc)) from exc
 
 
+ScanRows = Callable[[Store, str, bytes, bytes | None], AsyncIterator[list[Row]]]
+
+
 async def selected_rows(
-    table: DataTable, uids: Uids, request: ScanRequest, selection: RowSelection
+    table: DataTable, uids: Uids, request: ScanRequest, selection: RowSelection, scan: ScanRows = scan_store
 ) -> AsyncIterator[list[Row]]:
     """Yield the rows of a selection in key order, salt by salt, including rows of the metric and time with invalid
-    keys. Raise NoSuchName, StoreError."""
+    keys. `scan` reads them. Raise NoSuchName, StoreError."""
     store, name, layout = table
     metric = _known(await uids.find(Kind.METRIC, [selection.metric]), selection.metric)
     tagks = await uids.find(Kind.TAGK, [tagk for tagk, _ in selection.tags])
@@ -145,7 +148,7 @@ async def selected_rows(
         prefix = salt + metric
         start = prefix + base_bytes(first)
         stop = prefix_end(prefix + base_bytes(last))
-        async for page in scan_store(store, name, start, stop):
+        async for page in scan(store, name, start, stop):
             rows = [row for row in page if _has_tags(layout, row.key, wanted)] if wanted else page
             if rows:
                 yield rows

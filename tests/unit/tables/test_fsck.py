@@ -1,10 +1,14 @@
 """fsck in a store: what others write meanwhile stays, what a crash leaves is whole, and names are asked for in time."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.flaky_store import Fault
 from tests.interfering_store import InterferingStore
 from tests.unit.codec.codec_rows import KEY, cells
+from tests.unit.store.damaging import stored_blocks
+from tests.unit.store.rocksdb_parts import opened
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.fsck import FsckLine, FsckOptions
@@ -12,7 +16,7 @@ from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import data_cells, points
 from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY, name_column
-from tsd.errors import CorruptRow, StoreDown
+from tsd.errors import CorruptRow, DamagedBlock, StoreDown
 from tsd.store import Family, Put, Row, Table
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
@@ -65,6 +69,43 @@ async def examined(
     uids = Uids(store, UID_TABLE, Widths())
     [verdict] = await Fsck(DataTable(store, DATA, KeyLayout()), uids, options).check([row], read_ms=now_ms)
     return verdict
+
+
+@pytest.mark.parametrize("options", [FsckOptions(), FsckOptions(fix=True), ALL])
+async def test_damaged_block_is_reported_and_removed_if_allowed(tmp_path: Path, options: FsckOptions) -> None:
+    point = COLUMN + b"\0\0", b"\7"
+    async with opened(tmp_path) as store:
+        await store.create_tables([Table(DATA, (Family(b"t"),)), Table(UID_TABLE, (Family(b"id"), Family(b"name")))])
+        await store.put(UID_TABLE, [Put(UID, name_column(Kind.METRIC), b"sys.cpu")])
+        await store.put(DATA, [Put(KEY, *point)])
+        await store.column_blocks.fold(DATA, KEY[:7])
+        await store.put(DATA, [Put(KEY, COLUMN + b"\0\x10", b"\x08")])
+    stored_blocks(tmp_path, DATA, (KEY, -1))
+    async with opened(tmp_path) as store:
+        with pytest.raises(DamagedBlock) as error:
+            await store.get(DATA, [KEY])
+        check = Fsck(DataTable(store, DATA, KeyLayout()), Uids(store, UID_TABLE, Widths()), options)
+        assert await check.matches_configuration()
+        found = await check.check_damaged(error.value)
+        assert found.series.startswith("sys.cpu ")
+        removes = options.delete_bad_compacts
+        wanted = {FsckLine.BAD_COMPACT: 1, **({FsckLine.BAD_COMPACT_DELETED: 1} if removes else {})}
+        assert found.check.counts == wanted
+        assert bool(found.skipped) is not removes
+        if removes:
+            [cell] = (await store.get(DATA, [KEY]))[KEY]
+            assert cell[:2] == (COLUMN + b"\0\x10", b"\x08")
+        else:
+            with pytest.raises(DamagedBlock):
+                await store.get(DATA, [KEY])
+
+
+async def test_damaged_block_of_a_running_daemon_is_left() -> None:
+    store = await made("0000=2a@5")
+    check = Fsck(DataTable(store, DATA, KeyLayout()), Uids(store, UID_TABLE, Widths()), ALL)
+    found = await check.check_damaged(DamagedBlock("a block", KEY[:7]))
+    assert found.skipped
+    assert found.check.counts == {FsckLine.BAD_COMPACT: 1}
 
 
 def no_error(error: CorruptRow) -> None:

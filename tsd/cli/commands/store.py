@@ -20,7 +20,7 @@ REPAIRS = {
     "delete_unknown_columns": "Delete cells of unknown kinds.",
     "delete_bad_values": "Delete points without a valid number.",
     "delete_bad_rows": "Delete rows with invalid keys.",
-    "delete_bad_compacts": "Delete cells of several points that cannot be decoded.",
+    "delete_bad_compacts": "Delete cells of several points, and blocks, that cannot be decoded.",
 }
 
 
@@ -83,8 +83,8 @@ def compact(loaded: Loaded, **given: Any) -> None:
     """Compact each row of past hours to one cell, for METRICs or all metrics. Queries read the same points.
 
     It can be interrupted at any time, and run while daemons and other passes run. With the same arguments it resumes
-    where it was interrupted. Exit status 1 if a row is corrupt (it is printed and left unchanged), 3 if the store fails
-    for longer than a minute.
+    where it was interrupted. Exit status 1 if a row or a block is damaged (it is printed and left unchanged), 3 if the
+    store fails for longer than a minute.
     """
     perform("tsd.cli.compact:compact", loaded, **given)
 

@@ -4,19 +4,24 @@
 daemons keep writing: it replaces and deletes only cells that it read.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import aclosing, nullcontext, suppress
 from typing import NamedTuple
+
+import trio
 
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.codec.opentsdb.fsck import FsckOptions, RowCheck, check_row
+from tsd.codec.opentsdb.check import Problem, Trouble
+from tsd.codec.opentsdb.fsck import Finding, FsckLine, FsckOptions, RowCheck, check_row
 from tsd.codec.opentsdb.merge import StoredCell
 from tsd.codec.opentsdb.row import data_cells
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, KeyLayout, Series, split_key
-from tsd.errors import CorruptRow
-from tsd.store import Put, Row
+from tsd.errors import CorruptRow, DamagedBlock
+from tsd.store import Page, Put, Row
 from tsd.store.cells import prefix_end
+from tsd.store.damage import readable_pages
 from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.key_check import Names, is_named, names_of
@@ -92,6 +97,23 @@ class Fsck:
             for row in rows
         ]
 
+    async def check_damaged(self, error: DamagedBlock) -> RowReport:
+        """Remove a damaged block as allowed, with all others of its metric and hour. Return a report, which has their
+        prefix as its key. Raise StoreError."""
+        names = await self._names([Row(error.prefix, [])])
+        series = describe(self._layout, error.prefix, names)
+        finding = Finding(FsckLine.BAD_COMPACT, Problem(Trouble.BAD_COMPACT, b"", str(error)))
+        check = RowCheck([finding], Counter({FsckLine.BAD_COMPACT: 1}), [], [])
+        skipped = "the rows of this metric and hour from here on are not checked"
+        if self._options.fix and self._options.delete_bad_compacts:
+            blocks = self._store.column_blocks
+            if blocks is None:
+                skipped = "a daemon has the store open: stop it, and run the command again"
+            elif removed := await blocks.remove_damaged(self._table, error.prefix):
+                counts = Counter({FsckLine.BAD_COMPACT: removed, FsckLine.BAD_COMPACT_DELETED: removed})
+                check, skipped = check._replace(counts=counts), ""
+        return RowReport(error.prefix, series, check, skipped)
+
     async def matches_configuration(self) -> bool:
         """Return whether any row of a few metrics has names for all its UIDs, or the table is empty. If not, the
         configured widths, salt or UID table are probably those of another table. Raise StoreError."""
@@ -100,7 +122,7 @@ class Fsck:
         for _ in range(SAMPLE_METRICS):
             if at is None:
                 break
-            page = await self._store.page(self._table, at, None, limit=SAMPLE_ROWS)
+            page = await self._sample(at)
             names = await self._names(page.rows)
             if any(self._is_named(row.key, names) for row in page.rows):
                 return True
@@ -109,6 +131,22 @@ class Fsck:
             if page.rows and at is not None:  # continue with the next metric
                 at = prefix_end(page.rows[-1].key[: self._layout.pairs_start - BASE_BYTES])
         return empty
+
+    async def _sample(self, start: bytes) -> Page:
+        """Return some rows from `start` on that can be read."""
+
+        async def read(at: bytes, stop: bytes | None) -> Page:
+            return await self._store.page(self._table, at, stop, limit=SAMPLE_ROWS)
+
+        async def leave_out(error: DamagedBlock) -> bool:  # noqa: ARG001 - reported when all rows are read
+            await trio.lowlevel.checkpoint()
+            return False
+
+        async with aclosing(readable_pages(read, start, None, leave_out)) as pages:
+            async for page in pages:
+                if page.rows:
+                    return page
+        return Page([], None)
 
     def _is_named(self, key: bytes, names: Names) -> bool:
         try:
