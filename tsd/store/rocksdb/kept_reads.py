@@ -51,8 +51,7 @@ class KeptRead:
         self.is_kept = True
 
     def measure(self) -> bool:
-        """Find how large it is. Return False if it asks for many rows, or has rows of blocks: these would hold their
-        whole block."""
+        """Find how large it is. Return False if it asks for many rows, or has rows that the cache of ranges holds."""
         _, wanted = self.place
         keys = (wanted.start, wanted.stop or b"") if isinstance(wanted, KeyRange) else wanted
         cells = size = points = 0

@@ -174,7 +174,8 @@ class HourFolding:
         except DamagedBlock as exc:
             self.stats.damaged += 1
             base_s = int.from_bytes(exc.prefix[-BASE_BYTES:], "big")
-            log.error("compaction.block_damaged", error=str(exc), metric=self._metric(prefix), hour=base_s)
+            metric, next_step = self._metric(prefix), "tsd fsck"
+            log.error("compaction.block_damaged", error=str(exc), metric=metric, hour=base_s, next_step=next_step)
         else:
             self.stats.cells += folded.cells
             self.stats.points += folded.points
