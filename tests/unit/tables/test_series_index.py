@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from tests.flaky_store import Fault, FlakyStore
 from tsd.codec.opentsdb.rowkey import KeyLayout
-from tsd.errors import StoreDown
+from tsd.errors import DamagedBlock, StoreDown
 from tsd.ingest.series import SeriesTable
 from tsd.store import Cell, Family, Page, Put, Table, scan
 from tsd.store.memory import MemoryStore
@@ -240,6 +240,32 @@ async def test_index_that_no_query_reads_is_rebuilt(autojump_clock: MockClock) -
         await trio.sleep(3600)
         assert await importer.complete()
         nursery.cancel_scope.cancel()
+
+
+class DamagedStore(MemoryStore):
+    """Counts reads of a table that has a damaged block."""
+
+    reads = 0
+
+    async def page(
+        self, table: str, start: bytes, stop: bytes | None, *, limit: int, columns: Collection[bytes] | None = None
+    ) -> Page:
+        if table == "data":
+            self.reads += 1
+            raise DamagedBlock("checksum", METRIC + bytes(4))
+        return await super().page(table, start, stop, limit=limit, columns=columns)
+
+
+async def test_rows_before_a_damaged_block_are_read_again_seldom(autojump_clock: MockClock) -> None:
+    store = DamagedStore(lambda: 1)
+    await store.create_tables([Table(TABLE, (Family(b"t"),)), Table("data", (Family(b"t"),))])
+    index = SeriesIndex(store, TABLE, KeyLayout())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(index.keep_complete, "data")
+        await trio.sleep(3600)
+        assert not await index.complete()
+        nursery.cancel_scope.cancel()
+    assert 0 < store.reads < 30
 
 
 class CountingStore(MemoryStore):

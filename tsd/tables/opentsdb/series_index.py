@@ -29,7 +29,7 @@ from cachetools import FIFOCache
 
 from tsd.codec.names import Widths
 from tsd.codec.opentsdb.rowkey import KeyLayout
-from tsd.errors import NoTable, StoreError
+from tsd.errors import DamagedBlock, NoTable, StoreError
 from tsd.lazy import LazyLogger
 from tsd.store import CELL_PAGE_BYTES, CellPage, Put, Store, cell_pages
 from tsd.store.cells import prefix_end
@@ -147,7 +147,7 @@ SORT_IN_THREAD = 20_000  # series
 KNOWN_SERIES = 1_000_000  # kept in memory, so that they are added once
 ENTRY_BYTES = 20  # least size of an entry
 RETRY_S = 30.0  # at most, between a rebuild and the next check for completeness
-CHECK_S = 600.0  # between two checks of a complete index, unless a query finds it incomplete
+CHECK_S = 600.0  # between two checks of a complete index, unless a query finds it incomplete; also at a damaged block
 CACHE_S = 5.0  # how long reads are cached if other processes may write; own writes invalidate them at once
 CACHED_SERIES = 200_000  # in all cached reads
 TABLE_BYTES = 64 << 20  # of the series of a metric that are held as arrays
@@ -416,6 +416,7 @@ class SeriesIndex:
     async def keep_complete(self, data_table: str) -> None:
         """Rebuild the index whenever it is incomplete: soon after a query has found that. Never returns."""
         while True:
+            pause_s = RETRY_S
             self._is_incomplete = trio.Event()
             try:
                 if await self.complete():
@@ -423,9 +424,12 @@ class SeriesIndex:
                         await self._is_incomplete.wait()
                     continue
                 await self.rebuild(data_table)
+            except DamagedBlock as error:  # stays until an operator acts, and each attempt reads all rows before it
+                log.error("series_index.rebuild_stopped", error=str(error), next_step="tsd fsck")
+                pause_s = CHECK_S
             except StoreError as error:
                 log.warning("series_index.rebuild_failed", error=str(error))
-            await sleep_until_next(RETRY_S)
+            await sleep_until_next(pause_s)
 
     async def rebuild(self, data_table: str) -> int:
         """Add every series with a row, and return how many. After each page, sleep for as long as the page took. Raise
