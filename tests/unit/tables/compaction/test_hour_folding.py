@@ -149,6 +149,20 @@ async def test_hours_are_folded_after_the_clock_was_wrong(tmp_path: Path, autoju
         await rounds_until(found, 1)
 
 
+async def test_hours_of_an_earlier_run_are_folded_if_the_clock_was_ahead_at_the_start(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with opened(tmp_path) as store:
+        await Folding(store, age_s=DAY_S).put(key(0, 1), key(3 * 3600, 1))
+        found = Folding(store, age_s=DAY_S)
+        found.now_s = 100 * DAY_S
+        await rounds_until(found, 0)
+        found.now_s = DAY_S + OVER_S
+        await rounds_until(found, 1)
+        found.now_s += 3 * 3600
+        await rounds_until(found, 2)
+
+
 async def test_pass_over_the_table_leaves_young_hours(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         found = Folding(store, age_s=DAY_S)

@@ -141,10 +141,10 @@ class HourFolding:
         `is_due` returns True. Raise StoreError: the step may be repeated."""
         if self._must_search(now_s, delay_s):
             young_s = self._young_s(now_s, delay_s)
-            if self._searched_s is None or young_s is None:
-                await self.recover(now_s, delay_s)
-            else:  # a clock that was set back leads to an empty range
-                await self._search(min(self._searched_s, young_s), young_s, now_s, delay_s)
+            if self._searched_s is None or young_s is None or young_s < self._searched_s:
+                await self.recover(now_s, delay_s)  # also for a clock that was ahead when the daemon started
+            else:
+                await self._search(self._searched_s, young_s, now_s, delay_s)
             return
         first = self._queue[0]
         hour = self._hours[first[1]]
