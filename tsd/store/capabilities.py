@@ -448,9 +448,8 @@ class ColumnBlocks(Protocol):
         self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, range_of: RangeOf | None = None
     ) -> AsyncGenerator[list[ColumnPart], None]:
         """Yield the rows from `start` to before `stop` in parts that are in order of their prefixes: the rows of two
-        parts with the same prefix may alternate. No row is in two parts. The rows of a table without blocks may be
-        packed. With `range_of` a range of rows that is read often may be kept in memory. Raise DamagedBlock,
-        StoreError."""
+        parts with the same prefix may alternate. No row is in two parts. Rows may be packed. With
+        `range_of` a range of rows that is read often may be kept in memory. Raise DamagedBlock, StoreError."""
         ...
 
     def forget(self) -> None:

@@ -127,7 +127,7 @@ def _packed(column: bytes, stored: bytes) -> bytes | None:
 
 
 def _joins(block: StoredBlock, rows: Rows, first: bytes, last: bytes) -> bool:
-    """Return whether rows must, or should, become one with the rows of a block."""
+    """Return whether rows are encoded together with those of a block: if some lie between them, or all fit in it."""
     series_pairs = block.block.series_pairs()
     if first <= block.prefix + series_pairs[-1] and last >= block.key:
         return True
