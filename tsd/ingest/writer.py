@@ -198,9 +198,15 @@ class Writer:
         return self._segments[-1]
 
     def seal(self, *, hold: bool = True) -> None:
-        """Seal the open window, if it has lines. Write open hours that are over, or unless `hold` all of them."""
+        """Seal the open window, if it has lines. Write open hours that are over, or unless `hold` all of them, with the
+        points of this window."""
         now_s = self._now_s()
-        self._release(self._hours.take(now_s if hold else None))
+        self._release(self._hours.take(now_s))
+        self._seal_window(now_s)
+        if not hold:
+            self._release(self._hours.take())
+
+    def _seal_window(self, now_s: int) -> None:
         segment = self._journal.rotate()
         if segment is None:
             return
@@ -209,7 +215,7 @@ class Writer:
         self._open_window.table.mark_seen(columns.series, now)
         since_s = now_s if self._open_since_s is None else self._open_since_s
         pending = self._pending(segment)
-        if hold and self._may_hold(columns, complete=complete):
+        if self._may_hold(columns, complete=complete):
             due, held = self._split(columns, now_s, pending, now)
         else:
             self._release(self._hours.take())  # first: what is held is older
