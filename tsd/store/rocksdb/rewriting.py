@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 
+from tsd.errors import DamagedBlock
 from tsd.store.capabilities import JoinCells, Rewrite
 from tsd.store.cells import Put
 from tsd.store.rocksdb.access import DatabaseAccess
@@ -42,7 +43,7 @@ class EmbeddedRewrites:
         return done
 
     async def join(self, table: str, rows: Sequence[bytes], join: JoinCells) -> list[bytes]:
-        """See AtomicRewrites. Rows of a table with runs stay as they are, and so do those whose prefix has blocks."""
+        """See AtomicRewrites. Rows of a table with runs stay as they are, and so do those with a cell in a block."""
         done: list[bytes] = []
         at = 0
         while at < len(rows):
@@ -75,7 +76,7 @@ def add_joins(
     row that was not read, and the rows that change."""
     if database.runs(table):
         return len(rows), []
-    view, in_blocks = database.plain_view(table), _PrefixesOfBlocks(database, table)
+    view, in_blocks = database.plain_view(table), _RowsOfBlocks(database, table)
     done: list[bytes] = []
     puts: dict[int, list[Put]] = defaultdict(list)
     cells = size = 0
@@ -103,7 +104,7 @@ def add_joins(
     return at, done
 
 
-class _PrefixesOfBlocks:
+class _RowsOfBlocks:
     """Computes whether a row may have a cell in a block. Neighbouring rows are asked for one after the other."""
 
     def __init__(self, database: Database, table: str) -> None:
@@ -114,14 +115,20 @@ class _PrefixesOfBlocks:
         self._has_blocks = False
 
     def may_have(self, row: bytes) -> bool:
-        """Return whether there are blocks of a row's prefix."""
+        """Return whether a row has a cell in a block, or may have one in a damaged block."""
         if self._reader is None:
             return False
         prefix = row[: self._width]
         if prefix != self._prefix:
             key = self._reader.key_from(prefix)
             self._prefix, self._has_blocks = prefix, key is not None and key.startswith(prefix)
-        return self._has_blocks
+        if not self._has_blocks:
+            return False
+        key = self._reader.key_of(row)
+        try:
+            return key is not None and bool(self._reader.load(key).find([row])[0] >= 0)
+        except DamagedBlock:
+            return True
 
 
 def add_rewrites(
