@@ -33,7 +33,7 @@ from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.entity.newest import NewestValues
 from tsd.tables.entity.tables import EntityTables
 from tsd.tables.entity.writer import EntityWriter
-from tsd.tables.writing import PointWriter, SeriesKeys, SeriesLookup, SeriesText, SummaryWriter
+from tsd.tables.writing import Hours, PointWriter, SeriesKeys, SeriesLookup, SeriesText, SummaryWriter
 
 START_S = 1_700_002_800  # the start of an hour
 HOUR_S = 3600
@@ -177,7 +177,7 @@ class _Silent(PointWriter):
     def summaries(self) -> SummaryWriter | None:
         return None
 
-    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:
+    async def write(self, points: Columns, series: SeriesLookup, *, hours: Hours = Hours.OPEN) -> None:
         pass
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:

@@ -46,7 +46,6 @@ SYSTEMS = EMBEDDED, VICTORIA, WINDOWS, ENTITIES, HBASE, HBASE_10S, HBASE_MINUTES
 QUIET_ROWS = 100  # tsd.storage.compaction.min_flush_threshold: fewer rows are left to `tsd compact`
 WARM_SERIES = 50_000  # at most, while HBase is warmed up: each point is a cell then
 DAEMON_IDLE_S, HBASE_IDLE_S = 3.0, 15.0  # for which CPU is measured while nothing is done
-FOLDED = 0.9  # of the points after the restart: rows with late points are folded later
 QUIET_S = 1800  # simulated time after the last hour for the first rows to be compacted
 POLL_S = 0.5
 ASK_S = 2.0
@@ -317,12 +316,13 @@ async def _await_quiet(daemon: Daemon, timeline: Timeline, fleet: Fleet, disk: D
     while timeline.now_s() <= fleet.end_s + QUIET_S:  # the daemon is not asked meanwhile: that would be a load
         disk.look()
         await trio.sleep(POLL_S)
+    folded = -1
     while True:
         stats = daemon.stats()
         disk.look()
         is_stored = stats["ledger.stored"] == stats["ledger.received"]
-        is_folded = stats.get("compactor.folded-points", math.inf) >= FOLDED * stats["ledger.stored"]
-        if is_stored and is_folded and stats.get("compaction.queue.size", 0) <= QUIET_ROWS:
+        before, folded = folded, stats.get("compactor.folded-points", 0)
+        if is_stored and folded == before and stats.get("compaction.queue.size", 0) <= QUIET_ROWS:
             return
         await trio.sleep(ASK_S)
 

@@ -19,7 +19,7 @@ from tsd.errors import UNKNOWN_NAME, BadLine, BadQuery, NoSuchName, UnknownName
 from tsd.store import Family, Put, Row, Store, Table, scan
 from tsd.tables import catalog, reading
 from tsd.tables.filters import matcher_of
-from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesLookup, SeriesText
+from tsd.tables.writing import NO_KEY, Admission, Hours, ResolvedSeries, SeriesKey, SeriesKeys, SeriesLookup, SeriesText
 
 POINTS, SERIES, COLUMN = "points", "series", b"p:"
 TABLES = [Table(POINTS, (Family(b"p"),)), Table(SERIES, (Family(b"p"),))]
@@ -120,7 +120,7 @@ class ReadableWriter:
         self._store = store
         self.cells = 0
 
-    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:
+    async def write(self, points: Columns, series: SeriesLookup, *, hours: Hours = Hours.OPEN) -> None:
         numbers, places = np.unique(points.series, return_inverse=True)
         keys = [key.head for key in series.keys(numbers)]
         cells: dict[tuple[bytes, bytes], bytes] = {}  # by row and column: the last one of equal points

@@ -32,6 +32,7 @@ from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.catalog import SeriesSelector
 from tsd.tables.open_points import OpenPointSource
+from tsd.tables.writing import Hours
 
 COMMON = {
     "tsd.core.auto_create_metrics": "true",
@@ -50,7 +51,7 @@ class LayoutForm(NamedTuple):
     holds_hours: bool = False  # whether points of open hours stay in memory
 
 
-BLOCKS = {"tsd.storage.blocks": "true"}
+BLOCKS = {"tsd.storage.blocks": "true", "tsd.storage.blocks_least_rows": "2"}
 FORMS = {
     "salted": LayoutForm({"tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "3"}),
     "packed": LayoutForm(),
@@ -161,6 +162,7 @@ class LayoutWorld:
 
     def __init__(self, form: LayoutForm, config: Config, store: Any, now_ms: Callable[[], int]) -> None:
         self.form, self.config, self.store = form, config, store
+        self._flushes = 0
         self.tables = build_configured_tables(config, store, now_ms)
         hold_s = math.inf if form.holds_hours else 0
         self.ingest = build_ingest(config, self.tables, IngestLoad(), now_ms, hold_s=hold_s)
@@ -193,8 +195,10 @@ class LayoutWorld:
         return "".join(f"put {self.form.prefix}{line}\n" for line in lines).encode()
 
     async def flush(self) -> None:
-        """Write the points that are in memory."""
-        await self.tables.writer.write(self.ingest.open_window.take(), self.ingest.open_window.table)
+        """Write the points that are in memory: every second time straight to blocks, if there are blocks."""
+        self._flushes += 1
+        hours = Hours.OVER if self.form.folds and self._flushes % 2 else Hours.OPEN
+        await self.tables.writer.write(self.ingest.open_window.take(), self.ingest.open_window.table, hours=hours)
 
     async def flush_metric(self, _: bytes) -> bool:
         """Write the points of a metric that a query cannot read from memory."""

@@ -337,14 +337,14 @@ class Config(
         "Merge rows that have several cells into one cell once their hour is over.")
     blocks: bool = setting(
         "tsd.storage.blocks", True,
-        "Embedded store with OpenTSDB's rows: store hours of the age of tsd.storage.blocks_age in blocks, which have "
-        "the cells of many series. That takes a fifteenth fewer bytes at a point every 10 s and a fifth fewer at every "
-        "60 s. Queries of such hours take up to a third longer. Rows are read, changed and deleted as before. Needs "
+        "Embedded store with OpenTSDB's rows: store hours that are over in blocks, which have the cells of many "
+        "series. That takes a fifteenth fewer bytes at a point every 10 s and a fifth fewer at every 60 s. Queries of "
+        "such hours take up to a third longer. Rows are read, changed and deleted as before. Needs "
         "tsd.storage.enable_compaction.")
     blocks_age_s: int = setting(
         "tsd.storage.blocks_age", 86400,
-        "Age of an hour, from its end, from which it is stored in blocks. 0: as soon as its rows are compacted.", "s",
-        low=0)
+        "Age of an hour, from its end, from which rows move to blocks that were not written to them, such as those of "
+        "imports. 0: as soon as they are compacted.", "s", low=0)
     blocks_delay_s: int = setting(
         "tsd.storage.blocks_delay", 600,
         "Time after a late point before its hour is folded into blocks again, for more late points.", "s", low=0)

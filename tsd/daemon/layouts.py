@@ -39,7 +39,7 @@ from tsd.tables.opentsdb.rollup_sums import intervals_to_build
 from tsd.tables.opentsdb.rollup_task import DAEMON_PAUSE_RATIO, RollupTask, log_unread_rollups
 from tsd.tables.opentsdb.series_recorder import make_recorder
 from tsd.tables.opentsdb.uids import Uids
-from tsd.tables.opentsdb.writer import CellWriter
+from tsd.tables.opentsdb.writer import CellWriter, HourBlocks
 from tsd.tables.retention_task import ExpiringTables, RetentionTask
 from tsd.tables.writing import OnPoints
 
@@ -93,6 +93,7 @@ def build_opentsdb_tables(config: Config, store: Store, now_ms: Clock, callbacks
         on_points=on_points,
         on_held=on_held,
         index=parts.index,
+        blocks=hour_blocks(config, store),
     )
     resolver = UidResolver(parts.uids, key_layout(config), auto_create(config))
     daemon = opentsdb.DaemonParts(resolver, writer, compactor, retention, rollup_task)
@@ -199,6 +200,13 @@ def hour_folding(config: Config, store: Store) -> HourFolding | None:
         return None
     rules = FoldRules(FOLDED_HOURS, config.blocks_delay_s, config.blocks_least_rows, config.blocks_age_s)
     return HourFolding(store.column_blocks, config.data_table, key_layout(config), rules)
+
+
+def hour_blocks(config: Config, store: Store) -> HourBlocks | None:
+    """Return how a daemon writes hours straight to blocks, None if it does not."""
+    if not config.blocks or not config.enable_compaction or store.column_blocks is None:
+        return None
+    return HourBlocks(store.column_blocks, key_layout(config).pairs_start, config.blocks_least_rows)
 
 
 def daemon_retention(

@@ -99,10 +99,11 @@ class OpenHour:
     def window(self, since_s: int, last_whole_s: int) -> HourWindow:
         """Return a window of the points. `since_s`: when they became due, by the wall clock. Hours up to `last_whole_s`
         may have been written whole: if the clock was set back, their points are held again."""
-        is_whole = since_s >= self.until_s == end_s(self.base_s) and self.base_s > last_whole_s
+        is_over = since_s >= self.until_s
+        is_whole = is_over and self.until_s == end_s(self.base_s) and self.base_s > last_whole_s
         return HourWindow(
             self.segments, self.parts.copy(), self.points, self.sealed_s, since_s, self.memory,
-            packed=self.packed.copy(), is_whole=is_whole,
+            packed=self.packed.copy(), is_over=is_over, is_whole=is_whole,
         )  # fmt: skip
 
     async def pack(self, table: SeriesTable) -> None:

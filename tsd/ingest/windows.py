@@ -113,7 +113,8 @@ class HourWindow(Window):
     parts: Sequence[Columns]
     _: KW_ONLY
     packed: Sequence[PackedPoints] = ()  # older than the parts
-    is_whole: bool  # the hour was over, so that only late points can follow
+    is_over: bool  # the hour was over
+    is_whole: bool  # the same, and the points are all but late ones
     stored_to: Place | None = None  # the points of series up to this one are stored, if some were packed
 
     def __post_init__(self) -> None:

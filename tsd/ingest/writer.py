@@ -47,7 +47,7 @@ from tsd.lazy import LazyLogger
 from tsd.store.retry import backoff
 from tsd.store.scheduling import next_time
 from tsd.tables.reading import ScanRange
-from tsd.tables.writing import PointWriter
+from tsd.tables.writing import Hours, PointWriter
 
 log = LazyLogger(__name__)
 
@@ -551,7 +551,7 @@ class Writer:
         columns, summaries, refused = await self._reader.read(window)
         lines = len(columns.series) + (summaries.lines if summaries else 0)
         if lines:
-            await self._points.write(columns, self._open_window.table, whole=self._is_whole(window))
+            await self._points.write(columns, self._open_window.table, hours=self._hours_of(window))
             if summaries and self._points.summaries:
                 await self._points.summaries.write(summaries)
             await self._points.sync()
@@ -559,9 +559,13 @@ class Writer:
             await self._reader.keep_refused(window, refused)
         return Written(lines, refused)
 
-    def _is_whole(self, window: Window) -> bool:
-        """Return whether only late points of the window's hour can follow, or none in this run."""
-        return isinstance(window, HourWindow) and (window.is_whole or self._finishing)
+    def _hours_of(self, window: Window) -> Hours:
+        """Return what is known of the window's hours. At the end of this run they count as over."""
+        if not isinstance(window, HourWindow):
+            return Hours.OPEN
+        if window.is_whole or self._finishing:
+            return Hours.WHOLE
+        return Hours.OVER if window.is_over else Hours.OPEN
 
     async def _put_packed(self, window: HourWindow) -> None:
         """Put the points of an hour, some series at a time: few of them are unpacked at once, and those that are stored
@@ -571,7 +575,7 @@ class Writer:
             _, last = next(slices(window.packed, most))
             find = partial(points_between, window.packed, window.parts, table, window.stored_to, last)
             columns = await trio.to_thread.run_sync(find)
-            await self._points.write(columns, table, whole=self._is_whole(window))
+            await self._points.write(columns, table, hours=self._hours_of(window))
             window.set_stored(last)
             if last is None:
                 break

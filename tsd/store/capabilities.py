@@ -412,6 +412,14 @@ class ColumnBlocks(Protocol):
         of them stay, and so do blocks of an unknown format. Return the number of removed ones. Raise StoreError."""
         ...
 
+    async def write(self, table: str, puts: Sequence[Put], *, width: int, least_rows: int = 1) -> list[Put]:
+        """Write sorted cells of points straight to blocks of rows with common prefixes of `width` bytes, where that is
+        possible: a cell joins the one that its row has in a block. Return those that were not written: for them
+        `Store.put` is the way. These are cells of rows that have others outside of blocks or are written to meanwhile,
+        cells with points that their row has already, and fewer than `least_rows` rows of a prefix without blocks. May
+        be repeated. Raise StoreError: some may be written then."""
+        ...
+
     async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
         """Return the first row from `start` to before `stop` that has a cell outside of blocks, None if there is none.
         Raise StoreError."""

@@ -351,7 +351,7 @@ class _CountedDerived:
 
 
 class _CountedBlocks:
-    """Reads of blocks are counted; folding moves cells and is not."""
+    """Reads of blocks and what is written to them are counted; folding moves cells and is not."""
 
     def __init__(self, blocks: ColumnBlocks, load: KeyLoad) -> None:
         self._blocks = blocks
@@ -362,6 +362,13 @@ class _CountedBlocks:
 
     async def remove_damaged(self, table: str, prefix: bytes) -> int:
         return await self._blocks.remove_damaged(table, prefix)
+
+    async def write(self, table: str, puts: Sequence[Put], *, width: int, least_rows: int = 1) -> list[Put]:
+        left = await self._blocks.write(table, puts, width=width, least_rows=least_rows)
+        if len(left) < len(puts):
+            rest = {id(put) for put in left}
+            self._load.wrote(table, [put for put in puts if id(put) not in rest])
+        return left
 
     async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
         return await self._blocks.next_unfolded(table, start, stop)

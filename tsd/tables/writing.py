@@ -8,6 +8,7 @@ them opaque in `SeriesKey`, and gets them back, joined, when it writes.
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -226,6 +227,14 @@ class SummaryWriter(Protocol):
         """Put the cells of a batch. May be repeated without harm. Raise StoreError."""
 
 
+class Hours(Enum):
+    """What is known of the hours of points that are written."""
+
+    OPEN = auto()  # more points may follow
+    OVER = auto()  # they are over, and few late points may follow
+    WHOLE = auto()  # the same, and the points are all that their series have of one hour, but for earlier calls
+
+
 class PointWriter(Protocol):
     """Writes points and summaries. Every call may be repeated without harm, and raise StoreError."""
 
@@ -237,9 +246,9 @@ class PointWriter(Protocol):
     def summaries(self) -> SummaryWriter | None:
         """Writes rollups and histograms; None if the layout cannot store them."""
 
-    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:
+    async def write(self, points: Columns, series: SeriesLookup, *, hours: Hours = Hours.OPEN) -> None:
         """Put points, in order of arrival, of series that all have keys. Of those for one time the last one counts.
-        `whole`: they are all points that these series have of one hour, but for earlier calls and late points."""
+        `hours`: what is known of the hours of all these points."""
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:
         """Make series and newest points known to the catalog, for points of one hour that are written later. Called

@@ -35,7 +35,7 @@ from tsd.store.scheduling import IngestLoad
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
 from tsd.tables.opentsdb.summaries import SummaryRules
 from tsd.tables.opentsdb.uids import Uids
-from tsd.tables.opentsdb.writer import CellWriter, OnCells
+from tsd.tables.opentsdb.writer import CellWriter, HourBlocks, OnCells
 from tsd.tables.writing import PointWriter, SeriesResolver
 
 BASE = 1356998400
@@ -63,6 +63,7 @@ class Parts:
         interval_s: float = 3600,
         small_intervals: int = SMALL_INTERVALS,
         on_cells: OnCells | None = None,
+        blocks: HourBlocks | None = None,
     ) -> None:
         self.store = store
         self.folder = folder
@@ -84,6 +85,7 @@ class Parts:
             rules,
             join=join,
             on_cells=on_cells,
+            blocks=blocks,
         )
         if layouts.is_readable():
             self.resolver = self.readable = ReadableSeries(store, creates_metrics=metrics)

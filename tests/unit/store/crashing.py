@@ -74,6 +74,21 @@ async def fold(folder: str) -> None:
         hour += 1
 
 
+async def write_blocks(folder: str) -> None:
+    """Write hours of points straight to blocks, a part of the rows after others, and say how many hours were synced,
+    until it is killed."""
+    store = await _open(folder)
+    hour = 0
+    while True:
+        prefix = b"%08d" % hour
+        puts = [Put(prefix + b"%02d" % row, *POINTS) for row in range(ROWS)]
+        assert not await store.column_blocks.write("cells", puts[::2], width=len(prefix))
+        assert not await store.column_blocks.write("cells", puts[1::2], width=len(prefix))
+        await store.sync()
+        _log(hour)
+        hour += 1
+
+
 RUN_ROWS, RUN_COLUMNS, FIRST, SECOND, THIRD = 40, 250, 1, 2, 3
 EACH = 3  # of the second cells, one of so many columns is replaced
 REPLACED = len(range(0, RUN_COLUMNS, EACH))  # of a row

@@ -12,6 +12,7 @@ from tests.unit.store.damaging import stored_blocks
 from tests.unit.store.rocksdb_parts import child, lines_until_killed, opened
 from tsd.codec.blocks.block import FORMAT
 from tsd.codec.opentsdb.cell import seconds_qualifier
+from tsd.codec.opentsdb.merge import join_simple
 from tsd.errors import DamagedBlock, StoreError
 from tsd.store import Cell, Put, scan
 from tsd.store.rocksdb.database import SYSTEM
@@ -41,7 +42,7 @@ async def test_fold_moves_cells_of_points(tmp_path: Path) -> None:
     assert list(stored_blocks(tmp_path, "cells")) == [b"hour1a"]
 
 
-async def test_cells_are_joined_unless_their_prefix_has_blocks(tmp_path: Path) -> None:
+async def test_cells_are_joined_unless_their_row_is_in_a_block(tmp_path: Path) -> None:
     asked: list[bytes] = []
 
     def join(row: bytes, cells: Sequence[tuple[bytes, bytes, int]]) -> tuple[bytes, bytes]:
@@ -51,6 +52,7 @@ async def test_cells_are_joined_unless_their_prefix_has_blocks(tmp_path: Path) -
     async with opened(tmp_path) as store:
         await fill(store, b"hour2")
         rows = [hour + series for hour in (b"hour1", b"hour2", b"hour3") for series in (b"a", b"b")]
+        rows += [b"hour2d", b"hour20"]  # next to a block
         await store.put("cells", [Put(row, column, b"1") for row in rows for column in (b"t:x", b"t:y")])
         before = await store.get("cells", rows)
         assert await store.atomic_rewrites.join("cells", [*rows, b"hour4a"], join) == asked == rows[:2] + rows[4:]
@@ -74,6 +76,87 @@ async def test_block_without_cells_is_removed(tmp_path: Path) -> None:
         await fill(store, b"hour1", b"hour2")
         await store.delete("cells", {b"hour1" + series: [COLUMN] for series in (b"a", b"b", b"c")}, up_to_ms=None)
     assert list(stored_blocks(tmp_path, "cells")) == [b"hour2a"]
+
+
+OTHER = Put(b"", b"t:" + seconds_qualifier(5, 0), b"\5")
+
+
+async def written(store: EmbeddedStore, *cells: Put, least_rows: int = 1) -> list[Put]:
+    """Write sorted cells straight to blocks. Return those that were not written."""
+    return await store.column_blocks.write("cells", cells, width=5, least_rows=least_rows)
+
+
+async def test_cells_are_written_straight_to_blocks_and_join_those_there(tmp_path: Path) -> None:
+    rows = [b"hour1%04d" % row for row in range(3000)] + [b"hour2%04d" % row for row in range(3000)]
+    async with opened(tmp_path) as store:
+        assert await written(store, *(Put(row, COLUMN, VALUE) for row in rows)) == []
+        before = await store.get("cells", rows)
+        assert all([cell[:2] for cell in before[row]] == [(COLUMN, VALUE)] for row in rows)
+        assert await written(store, *(Put(row, *OTHER[1:]) for row in rows[::3])) == []
+        assert await written(store, Put(b"hour1", *POINTS), Put(b"hour3", *POINTS)) == []
+        assert await store.column_blocks.next_unfolded("cells", b"", None) is None
+        found = await store.get("cells", rows)
+    joined = join_simple([(COLUMN, VALUE, 1), (*OTHER[1:], 2)], b"t:", 4096)
+    assert all(found[row] == before[row] for at, row in enumerate(rows) if at % 3)
+    assert {cell[:2] for row in rows[::3] for cell in found[row]} == {joined}
+    assert {len(found[row]) for row in rows[::3]} == {1}
+    assert found[rows[0]][0].time_ms > before[rows[0]][0].time_ms
+    keys = list(stored_blocks(tmp_path, "cells"))
+    assert keys[0] == b"hour1"
+    assert len(keys) > 20
+
+
+async def test_cells_that_no_block_can_take_are_left(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.put("cells", [Put(b"hour1b", b"t:\1\0\0", b"{}")])
+        await fill(store, b"hour2")
+        cells = [
+            Put(b"hour1a", COLUMN, VALUE),
+            Put(b"hour1b", COLUMN, VALUE),  # the row has an annotation
+            Put(b"hour1c", COLUMN, VALUE),  # twice
+            Put(b"hour1c", *OTHER[1:]),
+            Put(b"hour1d", b"t:\1\0\0", b"{}"),
+            Put(b"hour2a", COLUMN, b"\3\4\0"),  # other values of its points
+            Put(b"hour2b", COLUMN, VALUE),  # as it is
+            Put(b"hour3a", COLUMN, VALUE),  # too few rows
+        ]
+        left = await written(store, *cells, least_rows=2)
+        assert sorted(left) == [*cells[1:6], cells[7]]
+        found = await store.get("cells", [b"hour1a", b"hour1b", b"hour1c", b"hour2a", b"hour3a"])
+        assert {row: [cell.column for cell in some] for row, some in found.items()} == {
+            b"hour1a": [COLUMN],
+            b"hour1b": [b"t:\1\0\0"],
+            b"hour2a": [COLUMN],
+        }
+
+
+async def test_cells_stay_out_of_a_damaged_block(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await fill(store, b"hour1", b"hour2")
+    stored_blocks(tmp_path, "cells", (b"hour2a", -1))
+    async with opened(tmp_path) as store:
+        cells = [Put(hour + b"d", COLUMN, VALUE) for hour in (b"hour1", b"hour2", b"hour3")]
+        assert await written(store, *cells) == [cells[1]]
+
+
+async def test_cells_written_by_others_meanwhile_are_not_lost(tmp_path: Path) -> None:
+    rows = [b"hour1%04d" % row for row in range(4000)]
+    left: list[Put] = []
+    async with opened(tmp_path) as store:
+
+        async def write() -> None:
+            left.extend(await written(store, *(Put(row, COLUMN, VALUE) for row in rows)))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            for row in rows[::100]:
+                await store.put("cells", [Put(row, *OTHER[1:])])
+                await trio.lowlevel.checkpoint()
+        await store.put("cells", left)
+        found = await store.get("cells", rows)
+    for at, row in enumerate(rows):
+        points = {qualifier for cell in found[row] for qualifier in (cell.column[2:4], cell.column[4:6]) if qualifier}
+        assert points == {COLUMN[2:4], COLUMN[4:6]} | (set() if at % 100 else {OTHER.column[2:4]})
 
 
 async def test_prefix_of_another_width_is_refused(tmp_path: Path) -> None:
@@ -176,8 +259,9 @@ async def test_damaged_cell_stays_out_of_blocks(tmp_path: Path) -> None:
             await store.get("cells", [b"hour1b"])
 
 
-async def test_folded_rows_survive_a_crash(tmp_path: Path) -> None:
-    process = await trio.to_thread.run_sync(child, "fold", tmp_path)
+@pytest.mark.parametrize("what", ["fold", "write_blocks"])
+async def test_rows_in_blocks_survive_a_crash(tmp_path: Path, what: str) -> None:
+    process = await trio.to_thread.run_sync(child, what, tmp_path)
     hours = await trio.to_thread.run_sync(lines_until_killed, process, 40)
     async with opened(tmp_path) as store:
         found = {row.key: row.cells async for rows in scan(store, "cells") for row in rows}

@@ -1,6 +1,6 @@
 """Rewrites of rows that were read before: rows that were written to meanwhile are read again, others are not."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -112,4 +112,23 @@ def test_after_an_error_every_row_may_have_changed() -> None:
         assert (prefix.changed, list(written)) == (False, [])
         watches.note_all()
         assert (prefix.changed, set(written)) == (True, set(ROWS))
+    assert not watches
+
+
+def test_writes_to_rows_with_one_of_some_prefixes_are_noticed() -> None:
+    watches = Watches(RowCache(0))
+    writes: list[tuple[Callable[[], None], bool]] = [
+        (lambda: watches.note("rows", [b"aaa9", b"aac1"]), False),
+        (lambda: watches.note("other", [b"aab1"]), False),
+        (lambda: watches.note_range("rows", b"aac", b"aad"), False),
+        (lambda: watches.note_range("other", b"a", b"z"), False),
+        (lambda: watches.note("rows", [b"aaa9", b"aab1"]), True),
+        (lambda: watches.note("rows", [b"aad"]), True),
+        (lambda: watches.note_range("rows", b"aab7", b"aab8"), True),
+        (watches.note_all, True),
+    ]
+    for write, is_noticed in writes:
+        with watches.of_prefixes("rows", [b"aab", b"aad"], 3) as watch:
+            write()
+            assert watch.changed is is_noticed
     assert not watches

@@ -9,7 +9,7 @@ from tsd.codec.entity.records import EntitySeries, point_value, series_column
 from tsd.codec.points import Columns, Int32, Int64
 from tsd.store.versions import VersionedCells, VersionPut
 from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityTables
-from tsd.tables.writing import PointWriter, SeriesKey, SeriesKeys, SeriesLookup, SeriesText, SummaryWriter
+from tsd.tables.writing import Hours, PointWriter, SeriesKey, SeriesKeys, SeriesLookup, SeriesText, SummaryWriter
 
 TEXTS = [SeriesText(b"sys.cpu", b"host=a"), SeriesText(b"sys.cpu", b"dc=eu"), SeriesText(b"sys.cpu", b"host=b")]
 
@@ -28,7 +28,7 @@ class Inner(PointWriter):
     def summaries(self) -> SummaryWriter | None:
         return None
 
-    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:
+    async def write(self, points: Columns, series: SeriesLookup, *, hours: Hours = Hours.OPEN) -> None:
         self.written.append(points)
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:

@@ -6,10 +6,12 @@ from functools import partial
 
 import trio
 
+from tsd.codec.packing.cell import HAS_PACKING_LOOP
 from tsd.errors import StoreError
-from tsd.store import ColumnPart, Folded, RangeOf, StepLimit
+from tsd.store import ColumnPart, Folded, Put, RangeOf, StepLimit
 from tsd.store.cells import prefix_end
 from tsd.store.rocksdb.access import DatabaseAccess
+from tsd.store.rocksdb.block_writes import BlockCells, add_blocks, find_blocks, steps_of, write_cells
 from tsd.store.rocksdb.cached_rows import POINT_BYTES, RowPieces, RowsOfRange
 from tsd.store.rocksdb.database import Batch, Database
 from tsd.store.rocksdb.folding import FoldedPart, FoldPart, fold_part, read_part
@@ -56,6 +58,34 @@ class EmbeddedBlocks:
 
         async with self._folding:
             return await self._access.write_step("remove_damaged", table, change)
+
+    async def write(self, table: str, puts: Sequence[Put], *, width: int, least_rows: int = 1) -> list[Put]:
+        """See ColumnBlocks."""
+        if not HAS_PACKING_LOOP:
+            return list(puts)
+        left: list[Put] = []
+        for step in steps_of(puts, width):
+            async with self._folding:
+                left += await self._write_step(table, step, width, least_rows)
+        return left
+
+    async def _write_step(self, table: str, step: dict[bytes, list[Put]], width: int, least_rows: int) -> Sequence[Put]:
+        """Write the cells of a step. Return those that were not written."""
+        with self._access.watches.of_prefixes(table, step, width) as watch:
+            found, left = await self._access.read_in_steps(partial(_find_blocks, table, step, width, least_rows))
+            stamp = self._access.database.clock.next()
+            written = await trio.to_thread.run_sync(write_cells, found, stamp)
+
+            def change(database: Database, batch: Batch) -> tuple[list[bytes], bool]:
+                if watch.changed:
+                    return [], False
+                add_blocks(database, batch, table, width, written.blocks)
+                return written.rows, True
+
+            if not await self._access.write_step("write_blocks", table, change):
+                return [put for puts in step.values() for put in puts]
+        self._access.count["cells_put"] += len(written.rows)
+        return left + written.left
 
     async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
         """See ColumnBlocks."""
@@ -200,11 +230,23 @@ def _read_rows(
     table: str, prefix: bytes, start: bytes, least_rows: int, database: Database
 ) -> Generator[None, None, FoldPart]:
     """Return the next part to fold. Raise StoreError for a table that does not exist, or has blocks of other rows."""
+    _check_width(database, table, len(prefix))
+    return (yield from read_part(database, table, prefix, start, least_rows))
+
+
+def _find_blocks(
+    table: str, step: dict[bytes, list[Put]], width: int, least_rows: int, database: Database
+) -> Generator[None, None, tuple[list[BlockCells], list[Put]]]:
+    """Return the cells of a step, with their blocks and without. Raise StoreError as `_read_rows` does."""
+    _check_width(database, table, width)
+    return (yield from find_blocks(database, table, step, least_rows))
+
+
+def _check_width(database: Database, table: str, width: int) -> None:
     database.require(table)
     blocks = database.blocks(table)
-    if blocks is not None and blocks.width != len(prefix):
-        raise StoreError(f"blocks of {table} have prefixes of {blocks.width} bytes, not {len(prefix)}")
-    return (yield from read_part(database, table, prefix, start, least_rows))
+    if blocks is not None and blocks.width != width:
+        raise StoreError(f"blocks of {table} have prefixes of {blocks.width} bytes, not {width}")
 
 
 def _replacing(watch: PrefixWatch, part: FoldedPart) -> Callable[[Database, Batch], tuple[list[bytes], bool]]:
@@ -214,12 +256,8 @@ def _replacing(watch: PrefixWatch, part: FoldedPart) -> Callable[[Database, Batc
     def change(database: Database, batch: Batch) -> tuple[list[bytes], bool]:
         if watch.changed:
             return [], False
-        blocks = database.blocks(watch.table) or database.create_blocks(watch.table, len(watch.prefix))
         database.remove_cells(batch, part.moved)
-        for key in part.obsolete:
-            batch.delete(key, blocks.handle)
-        for key, value in part.puts:
-            batch.put(key, value, blocks.handle)
+        add_blocks(database, batch, watch.table, len(watch.prefix), [part.blocks])
         return [], True
 
     return change

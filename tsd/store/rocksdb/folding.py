@@ -37,13 +37,19 @@ class FoldPart(NamedTuple):
     next_start: bytes | None  # first row of the next part
 
 
+class NewBlocks(NamedTuple):
+    """Blocks to write."""
+
+    puts: list[tuple[bytes, bytes]]  # key and stored value of each
+    obsolete: list[bytes]  # keys of blocks that they replace
+
+
 class FoldedPart(NamedTuple):
     """Changes of one part."""
 
     moved: list[Place]  # rows and columns, as in keys, of the cells to delete from the table
     points: int  # of these cells
-    puts: list[tuple[bytes, bytes]]  # key and stored value of each new block
-    obsolete: list[bytes]  # keys of blocks that the new ones replace
+    blocks: NewBlocks
 
 
 def read_part(
@@ -85,16 +91,22 @@ def fold_part(part: FoldPart) -> FoldedPart | None:
     )
     places = [(part.cells.keys[at], part.cells.columns[at]) for at in moved]
     points = max(count_points(list(moved.values()), 0, 0), 0)
+    return FoldedPart(places, points, new_blocks(part.prefix, part.block, rows))
+
+
+def new_blocks(prefix: bytes, block: StoredBlock | None, rows: Rows) -> NewBlocks:
+    """Return blocks of rows with a prefix, joined with those of the block before them if they must, or should, be. Rows
+    of that block are replaced. Raise DamagedBlock."""
     obsolete: list[bytes] = []
-    if part.block is not None and _joins(part.block, rows, places[0][0], places[-1][0]):
-        obsolete.append(part.block.key)
-        rows = _joined(part.block, rows)
+    if block is not None and _joins(block, rows):
+        obsolete.append(block.key)
+        rows = _joined(block, rows)
     puts = []
     for some in _blocks(rows):
-        key = part.prefix + some.series_pairs[0]
-        block = encode_block(some, key)
-        puts.append((key, encode_stored(key, width, np.zeros(len(some.series_pairs), np.bool_), block)))
-    return FoldedPart(places, points, puts, obsolete)
+        key = prefix + some.series_pairs[0]
+        stored = encode_block(some, key)
+        puts.append((key, encode_stored(key, len(prefix), np.zeros(len(some.series_pairs), np.bool_), stored)))
+    return NewBlocks(puts, obsolete)
 
 
 def _moved(part: FoldPart) -> dict[int, bytes]:
@@ -126,10 +138,10 @@ def _packed(column: bytes, stored: bytes) -> bytes | None:
     return pack(column[len(COLUMN) :], stored[TIME_BYTES:]) if HAS_PACKING_LOOP else None
 
 
-def _joins(block: StoredBlock, rows: Rows, first: bytes, last: bytes) -> bool:
+def _joins(block: StoredBlock, rows: Rows) -> bool:
     """Return whether rows are encoded together with those of a block: if some lie between them, or all fit in it."""
     series_pairs = block.block.series_pairs()
-    if first <= block.prefix + series_pairs[-1] and last >= block.key:
+    if rows.series_pairs[0] <= series_pairs[-1] and rows.series_pairs[-1] >= series_pairs[0]:
         return True
     count = len(series_pairs) + len(rows.series_pairs)
     return count <= BLOCK_ROWS and int(block.block.sizes.sum()) + sum(map(len, rows.cells)) <= BLOCK_BYTES

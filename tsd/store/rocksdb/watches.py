@@ -15,6 +15,16 @@ class PrefixWatch:
         self.changed = False
 
 
+class PrefixesWatch:
+    """Whether a row of a table with one of some prefixes, all of one width, may have been written to."""
+
+    def __init__(self, table: str, prefixes: Iterable[bytes], width: int) -> None:
+        self.table = table
+        self.prefixes = frozenset(prefixes)
+        self.width = width
+        self.changed = False
+
+
 class RangeWatch:
     """Whether a row of a table from `start` to before `stop` may have been written to."""
 
@@ -40,11 +50,12 @@ class Watches:
     def __init__(self, cache: RowCache) -> None:
         self.cache = cache
         self._prefixes: list[PrefixWatch] = []
+        self._several: list[PrefixesWatch] = []
         self._rows: list[_RowWatch] = []
         self._ranges: list[RangeWatch] = []
 
     def __bool__(self) -> bool:
-        return bool(self._prefixes or self._rows or self._ranges or self.cache)
+        return bool(self._prefixes or self._several or self._rows or self._ranges or self.cache)
 
     @contextmanager
     def of_prefix(self, table: str, prefix: bytes) -> Iterator[PrefixWatch]:
@@ -55,6 +66,16 @@ class Watches:
             yield watch
         finally:
             self._prefixes.remove(watch)
+
+    @contextmanager
+    def of_prefixes(self, table: str, prefixes: Iterable[bytes], width: int) -> Iterator[PrefixesWatch]:
+        """Notice writes to rows with some prefixes of one width during the block."""
+        watch = PrefixesWatch(table, prefixes, width)
+        self._several.append(watch)
+        try:
+            yield watch
+        finally:
+            self._several.remove(watch)
 
     @contextmanager
     def of_rows(self, table: str, rows: Collection[bytes]) -> Iterator[Collection[bytes]]:
@@ -82,6 +103,9 @@ class Watches:
         for prefix in self._prefixes:
             if prefix is not by and not prefix.changed and prefix.table == table:
                 prefix.changed = any(row.startswith(prefix.prefix) for row in rows)
+        for several in self._several:
+            if not several.changed and several.table == table:
+                several.changed = not several.prefixes.isdisjoint([row[: several.width] for row in rows])
         for watch in self._rows:
             if watch.table == table:
                 watch.written |= watch.rows.intersection(rows)
@@ -95,6 +119,9 @@ class Watches:
         for prefix in self._prefixes:
             overlaps = start[: len(prefix.prefix)] <= prefix.prefix < stop
             prefix.changed |= prefix.table == table and overlaps
+        for several in self._several:
+            if not several.changed and several.table == table:
+                several.changed = any(start[: several.width] <= prefix < stop for prefix in several.prefixes)
         for watch in self._rows:
             if watch.table == table:
                 watch.written.update(_within(watch.rows, start, stop))
@@ -106,6 +133,8 @@ class Watches:
         self.cache.clear()
         for prefix in self._prefixes:
             prefix.changed = True
+        for several in self._several:
+            several.changed = True
         for each in self._ranges:
             each.changed = True
         for watch in self._rows:

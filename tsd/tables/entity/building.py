@@ -22,7 +22,7 @@ from tsd.tables.entity.tables import ENTITIES, NEWEST
 from tsd.tables.entity.writer import EntityWriter
 from tsd.tables.reading import PointReader
 from tsd.tables.stored_windows import TextLookup, TimeRange, read_metric
-from tsd.tables.writing import PointWriter, SeriesLookup, SummaryWriter
+from tsd.tables.writing import Hours, PointWriter, SeriesLookup, SummaryWriter
 
 COMPARED_ROWS = 100  # entities per call of the store
 Number = int | float
@@ -35,7 +35,7 @@ class StoredAlready(PointWriter):
     cells = 0
     summaries: SummaryWriter | None = None
 
-    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:
+    async def write(self, points: Columns, series: SeriesLookup, *, hours: Hours = Hours.OPEN) -> None:
         """See PointWriter."""
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:

@@ -15,7 +15,7 @@ from tsd.tables.entity.encode import encode
 from tsd.tables.entity.metadata import MetadataWriter
 from tsd.tables.entity.newest import Newest, NewestValues
 from tsd.tables.entity.tables import ENTITIES, NEWEST, check_tables
-from tsd.tables.writing import PointWriter, SeriesLookup, SummaryWriter
+from tsd.tables.writing import Hours, PointWriter, SeriesLookup, SummaryWriter
 
 log = LazyLogger(__name__)
 
@@ -56,9 +56,9 @@ class EntityWriter(PointWriter):
         """See PointWriter: also metadata. Rollups and histograms are of no entity."""
         return self._metadata
 
-    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:
+    async def write(self, points: Columns, series: SeriesLookup, *, hours: Hours = Hours.OPEN) -> None:
         """See PointWriter."""
-        await self._inner.write(points, series, whole=whole)
+        await self._inner.write(points, series, hours=hours)
         if len(points.series):
             await self._write_entities(points, series)
 

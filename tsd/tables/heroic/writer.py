@@ -16,7 +16,7 @@ from tsd.codec.points import Columns, Float64, Int64, Points, wide_values
 from tsd.store import Put
 from tsd.tables.heroic.index import Entry, SeriesList
 from tsd.tables.heroic.tables import HeroicTables
-from tsd.tables.writing import SeriesKey, SeriesLookup, SummaryWriter
+from tsd.tables.writing import Hours, SeriesKey, SeriesLookup, SummaryWriter
 
 SLICE_POINTS = 20_000  # encoded and put at once
 
@@ -91,7 +91,7 @@ class HeroicWriter:
         self._on_points = on_points
         self.cells = 0  # put since the start
 
-    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:  # noqa: ARG002
+    async def write(self, points: Columns, series: SeriesLookup, *, hours: Hours = Hours.OPEN) -> None:  # noqa: ARG002
         """Put points, see `PointWriter`."""
         ordered = await trio.to_thread.run_sync(sort_points, points, series)
         async with self._index.lock:

@@ -18,7 +18,7 @@ from tsd.tables.kairosdb.index import IndexRows
 from tsd.tables.kairosdb.points import RowPut
 from tsd.tables.kairosdb.series import TTL_BYTES, ttl_of
 from tsd.tables.kairosdb.tables import KairosTables
-from tsd.tables.writing import SeriesKey, SeriesLookup, Summary, SummaryBatch
+from tsd.tables.writing import Hours, SeriesKey, SeriesLookup, Summary, SummaryBatch
 
 SLICE_POINTS = 20_000  # encoded at once
 
@@ -37,7 +37,7 @@ class KairosWriter:
         """Cells put since the start."""
         return self.points
 
-    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:  # noqa: ARG002
+    async def write(self, points: Columns, series: SeriesLookup, *, hours: Hours = Hours.OPEN) -> None:  # noqa: ARG002
         """Put points, see `PointWriter`."""
         spec = await self._tables.spec()
         stamp = self._tables.stamps(STAMPS)

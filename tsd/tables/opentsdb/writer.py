@@ -2,18 +2,23 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
+from itertools import chain
+from operator import itemgetter
+from typing import NamedTuple, Protocol
 
 import trio
 
 from tsd.codec.points import Columns, Int32, series_slices, sorted_parts
-from tsd.store import Put, Store
+from tsd.store import ColumnBlocks, Put, Store
 from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.encode import encode_of
 from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.opentsdb.summaries import SummaryCells, SummaryRules, parse_summary
-from tsd.tables.writing import OnPoints, SeriesLookup, Summary, SummaryBatch
+from tsd.tables.writing import Hours, OnPoints, SeriesLookup, Summary, SummaryBatch
 
+row_of = itemgetter(0)
+
+BLOCKS_CELLS = 8192  # written to blocks by one call
 NOTIFY_CELLS = 2000  # passed to `on_cells` between two trio checkpoints
 CONCURRENT_SLICES = 3
 HELD_POINTS = 50_000  # recorded between two trio checkpoints: about a millisecond
@@ -24,6 +29,14 @@ class OnCells(Protocol):
 
     def __call__(self, puts: Sequence[Put], /, *, whole: bool) -> None:
         """Record the cells. `whole`: see `RowQueue.record` of `tsd.tables.opentsdb.compaction.queue`."""
+
+
+class HourBlocks(NamedTuple):
+    """Where the rows of hours that are over are written to."""
+
+    store: ColumnBlocks
+    width: int  # of the common prefix of a metric's rows in an hour
+    least_rows: int  # fewer of a metric and hour stay rows
 
 
 class CellWriter:
@@ -39,14 +52,16 @@ class CellWriter:
         on_points: OnPoints | None = None,
         on_held: OnPoints | None = None,
         index: SeriesIndex | None = None,
+        blocks: HourBlocks | None = None,
     ) -> None:
         """`join`: one cell for all points of a row in a window, or one for each point. `on_cells` gets the cells that
         were put; `on_points` their points, sorted by series and time; `on_held` those that are recorded and written
         later, in the order of arrival. If they raise StoreError, the caller repeats the window, and points are passed
-        again. `index` gets the series of histograms."""
+        again. `index` gets the series of histograms. `blocks`: None to put all cells."""
         self._store = store
         self._rules = rules
         self._join = join
+        self._blocks = blocks
         self._on_cells = on_cells
         self._on_points = on_points
         self._on_held = on_held
@@ -59,24 +74,68 @@ class CellWriter:
         """Cells put since the start."""
         return self._points + self.summaries.cells
 
-    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:
+    async def write(self, points: Columns, series: SeriesLookup, *, hours: Hours = Hours.OPEN) -> None:
         """Put points, see `PointWriter`."""
         slices = await trio.to_thread.run_sync(series_slices, points)
-        await run_bounded(slices, partial(self._write_slice, points, series, whole), limit=CONCURRENT_SLICES)
+        whole = hours is Hours.WHOLE and self._join  # all cells of a row are joined, also if they are several
+        if hours is Hours.OPEN or not self._join or self._blocks is None:
+            await run_bounded(slices, partial(self._write_slice, points, series, whole), limit=CONCURRENT_SLICES)
+        else:
+            await self._write_blocks(self._blocks, points, series, slices, whole=whole)
 
     async def _write_slice(self, points: Columns, series: SeriesLookup, whole: bool, places: Int32) -> None:
         parts = await trio.to_thread.run_sync(self._encode, points, series, places)
-        whole = whole and self._join  # all cells of a row, those of more than `CELL_POINTS` points too, are joined
         for part, puts in parts:
-            await self._store.put(self._rules.table, puts)
-            self._points += len(puts)
+            await self._put(puts, whole=whole)
+            await self._notify(part, series)
+
+    async def _write_blocks(
+        self, blocks: HourBlocks, points: Columns, series: SeriesLookup, slices: Sequence[Int32], *, whole: bool
+    ) -> None:
+        """Write all slices together, sorted by their rows: straight to blocks what can be, and then other cells."""
+        encoded: list[list[tuple[Columns, list[Put]]]] = []
+
+        async def encode(places: Int32) -> None:
+            encoded.append(await trio.to_thread.run_sync(self._encode, points, series, places))
+
+        await run_bounded(slices, encode, limit=CONCURRENT_SLICES)
+        once = [parts[0][1] for parts in encoded if len(parts) == 1]
+        puts = await trio.to_thread.run_sync(lambda: sorted(chain.from_iterable(once), key=row_of))
+        for at in range(0, len(puts), BLOCKS_CELLS):
+            await self._put_blocks(blocks, puts[at : at + BLOCKS_CELLS], whole=whole)
+        for parts in encoded:
+            for part, cells in parts:
+                if len(parts) > 1:  # several values for one time: the last one is put last
+                    await self._put(cells, whole=whole)
+                await self._notify(part, series)
+
+    async def _put_blocks(self, blocks: HourBlocks, puts: Sequence[Put], *, whole: bool) -> None:
+        """Write sorted cells to blocks, put those that cannot be, and record these. If an hour is written `whole`, all
+        are recorded, so that later cells of their rows are known to be others."""
+        table = self._rules.table
+        left = await blocks.store.write(table, puts, width=blocks.width, least_rows=blocks.least_rows)
+        await self._store.put(table, left)
+        self._points += len(puts)
+        await self._record(puts if whole else left, whole=whole)
+
+    async def _put(self, puts: Sequence[Put], *, whole: bool) -> None:
+        """Put cells, and record them."""
+        await self._store.put(self._rules.table, puts)
+        self._points += len(puts)
+        await self._record(puts, whole=whole)
+
+    async def _record(self, puts: Sequence[Put], *, whole: bool) -> None:
+        """Pass cells to `on_cells`."""
+        if self._on_cells is not None:
+            for at in range(0, len(puts), NOTIFY_CELLS):
+                self._on_cells(puts[at : at + NOTIFY_CELLS], whole=whole)
+                await trio.lowlevel.checkpoint()
+
+    async def _notify(self, part: Columns, series: SeriesLookup) -> None:
+        """Pass points that were put to `on_points`."""
+        if self._on_points is not None:
             async with self._notifying:
-                if self._on_cells is not None:
-                    for at in range(0, len(puts), NOTIFY_CELLS):
-                        self._on_cells(puts[at : at + NOTIFY_CELLS], whole=whole)
-                        await trio.lowlevel.checkpoint()
-                if self._on_points is not None:
-                    await self._on_points(part, series)
+                await self._on_points(part, series)
 
     def _encode(self, points: Columns, series: SeriesLookup, places: Int32) -> list[tuple[Columns, list[Put]]]:
         """Return a slice's points, sorted, with their cells, in parts that are put one after the other."""

@@ -17,7 +17,7 @@ from tsd.tables.tall.encode import ColumnPlace, RowPoints, encode
 from tsd.tables.tall.index import SeriesList
 from tsd.tables.tall.series import Placing
 from tsd.tables.tall.tables import TallTables
-from tsd.tables.writing import SeriesKey, SeriesLookup, SummaryWriter
+from tsd.tables.writing import Hours, SeriesKey, SeriesLookup, SummaryWriter
 
 SLICE_POINTS = 20_000  # encoded and put at once
 
@@ -92,7 +92,7 @@ class TallWriter:
         self._on_points = on_points
         self.cells = 0  # put since the start
 
-    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:  # noqa: ARG002
+    async def write(self, points: Columns, series: SeriesLookup, *, hours: Hours = Hours.OPEN) -> None:  # noqa: ARG002
         """Put points, see `PointWriter`."""
         ordered = await trio.to_thread.run_sync(sort_points, points, series, self._placing)
         async with self._index.lock:
