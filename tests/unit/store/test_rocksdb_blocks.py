@@ -1,6 +1,7 @@
 """Blocks of the embedded store: what they hold, and damage. tests/property/test_stores.py folds between all calls."""
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tsd.codec.blocks.block import FORMAT
 from tsd.codec.opentsdb.cell import seconds_qualifier
 from tsd.codec.opentsdb.merge import join_simple
 from tsd.errors import DamagedBlock, StoreError
-from tsd.store import Cell, Put, scan
+from tsd.store import Cell, Put, cell_pages, scan
 from tsd.store.rocksdb.database import SYSTEM
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.rocksdb.options import options
@@ -314,6 +315,32 @@ async def test_scan_that_waits_during_the_first_fold_reads_all_rows(tmp_path: Pa
         assert await store.column_blocks.fold("cells", b"hour1") == (2, 4)
         pages = [await step(), await step()]
         assert [key for page in pages if page is not None for key in page.keys] == rows
+
+
+@pytest.mark.parametrize("limit_bytes", [1, 100, 1 << 20])
+@pytest.mark.parametrize("cache_bytes", [1 << 10, 256 << 20])
+async def test_scan_of_many_blocks_has_the_rows_between_them(
+    tmp_path: Path, limit_bytes: int, cache_bytes: int
+) -> None:
+    """Every third hour is folded before the scan, and another third meanwhile."""
+    hours = [b"%05d" % hour for hour in range(90)]
+    rows = [hour + series for hour in hours for series in (b"a", b"b", b"c")]
+    async with opened(tmp_path, cache_bytes=cache_bytes) as store:
+        await store.put("cells", [Put(row, COLUMN, VALUE) for row in rows])
+        for hour in hours[::3]:
+            await store.column_blocks.fold("cells", hour)
+        left = iter(hours[1::3])
+        for start, stop in ((rows[0], b"~"), (rows[1], rows[-1]), (b"00020", b"00070")):
+            found: list[bytes] = []
+            async for parts in store.column_blocks.read_columns("cells", start, stop, limit_bytes=limit_bytes):
+                found += [key for part in parts if part.packed is not None for key in part.packed.keys]
+                await store.column_blocks.fold("cells", next(left, hours[0]))
+            assert found == [row for row in rows if start <= row < stop]
+            cells: list[bytes] = []
+            async with aclosing(cell_pages(store, "cells", start, stop, limit_bytes=limit_bytes)) as pages:
+                async for page in pages:
+                    cells += page.keys
+            assert cells == found
 
 
 async def test_rows_read_by_key_during_a_fold(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ from tsd.codec.packing.points import count_points
 from tsd.store import Cell, CellPage, ColumnPart, Page, Row, StepLimit
 from tsd.store.rocksdb.blocks import DIGEST, BlockFamily, BlockReader, StoredBlock
 from tsd.store.rocksdb.keys import TIME_BYTES, decode_cell, decode_long_cell, key_column, row_prefix
-from tsd.store.rocksdb.packed import PackedCells, points_size
+from tsd.store.rocksdb.packed import PackedCells
 from tsd.store.rocksdb.runs import MergedIterator, RunFamily
 from tsd.store.rocksdb.view import SLICE_CELLS, View
 
 BLOCKS_AT_ONCE = 48  # prefixes of rows that are read before other tasks can run: two milliseconds
 ROWS_AT_ONCE = 128  # the same of rows: two milliseconds
+PASSED_BYTES = 256 << 10  # of blocks whose rows are read at a time: their deleted cells take some milliseconds
 NOW_STEPS = 8  # of a range that is read in one step
 NOW_ROW_STEPS = 2  # of rows that are: what is read so is kept for the next query
 
@@ -39,11 +40,6 @@ class BlockView(View):
         self._stop = stop
         self._family = blocks
         self._blocks = BlockReader(blocks, translated)
-
-    def _items(self, start: bytes, *, cached: bool = True) -> Iterator[tuple[bytes, bytes]]:
-        """Return an iterator over all cells from the row `start` on, with new snapshots of table and blocks."""
-        self._renew()
-        return super()._items(start, cached=cached)
 
     def _at_row(self, prefix: bytes) -> RdictIter | MergedIterator:
         """Return an iterator that reads the row as it is now, and no other one: those that moved to blocks may be
@@ -125,14 +121,33 @@ class BlockView(View):
     def _pages(
         self, start: bytes, limit_bytes: int, expand: Callable[[list[bytes], list[bytes], list[bytes], int], int]
     ) -> Generator[CellPage | None, None, None]:
-        """Yield pages of cells of the table and its blocks, see View."""
-        at = start
-        for page in super()._pages(start, limit_bytes, points_size):  # as they are stored
-            if page is None:
-                yield None
-            else:
-                yield from self._merged(at, page, limit_bytes, expand)
-                at = page.next_start or at
+        """Yield pages of cells of the table and its blocks, see View. Rows of some blocks are read at a time, each time
+        from new snapshots: RocksDB passes the deleted cells of rows that moved to blocks in one step."""
+        at, cached_left = start, self._cached_bytes
+        while True:
+            self._renew()
+            end = self._blocks.key_after(at, PASSED_BYTES)
+            if end is None or (self._stop is not None and end >= self._stop):
+                end = self._stop
+            table = View(
+                self._rows,
+                end,
+                self._translated,
+                cached_bytes=cached_left,
+                runs=self._run_family,
+                may_renew=lambda: False,
+            )
+            for page in table.stored_cells(at, limit_bytes):
+                if page is None:
+                    yield None
+                    continue
+                cached_left = max(cached_left - sum(map(len, page.values)), 0)
+                stop = end if page.next_start is None else page.next_start
+                last = stop if stop != self._stop else None
+                yield from self._merged(at, page._replace(next_start=last), limit_bytes, expand)
+                if last is None:
+                    return
+                at = last
 
     def _merged(
         self,

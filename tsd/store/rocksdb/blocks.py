@@ -176,6 +176,14 @@ class BlockReader(Cursor):
         key = self._key_to(row)
         return key if key is not None and key[:width] == row[:width] else None
 
+    def key_after(self, row: bytes, size: int) -> bytes | None:
+        """Return the key of the block after those that take `size` bytes from a row on, None if all take less."""
+        key = self.key_from(row)
+        while key is not None and size > 0:
+            size -= len(self._value(key))
+            key = self.key_from(key + b"\0")
+        return key
+
     def load(self, key: bytes) -> StoredBlock:
         """Return the block with a key that exists."""
         return self._family.cache.get(self._family.table, key, self._value(key), self._family.width)

@@ -231,7 +231,7 @@ class View:
         columns: list[bytes] = []
         values: list[bytes] = []
         size, cached_left, last = 0, self._cached_bytes, b""
-        left = self._items(start)
+        left = self._items(start, cached=self._cached_bytes > 0)
         while part := self._slice(left):
             since, last = len(keys), part[-1][0]
             got = split_cells(part, keys, columns, values)
