@@ -11,6 +11,7 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import lt
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ else:
 
 FORMAT = 3
 MOST_ROWS = 1 << 16
+MOST_DIRECTORY_BYTES = 16 << 20  # decompressed: a damaged block must not take all memory
 FEW_ROWS = 8  # looked up one by one
 HEAD_BYTES = 16  # of a cell, stored by column: its head, and that of its times
 _HEAD = struct.Struct("<BHIqII")
@@ -69,18 +71,18 @@ def encode_block(rows: Rows, place: bytes) -> bytes:
     heads = np.frombuffer(b"".join([cell[:ahead] for cell in rows.cells]), np.uint8).reshape(count, ahead)
     width = len(rows.series_pairs[0]) if len(set(map(len, rows.series_pairs))) == 1 else 0
     first_stamp = int(rows.stamps.min())
-    directory = zlib.compress(
-        b"".join(
-            (
-                _transposed(np.frombuffer(b"".join(rows.series_pairs), np.uint8).reshape(-1, width))
-                if width
-                else _column(np.fromiter(map(len, rows.series_pairs), np.uint16, count)) + b"".join(rows.series_pairs),
-                _column(rows.stamps - first_stamp),
-                _column(sizes),
-                _transposed(heads),
-            )
+    columns = b"".join(
+        (
+            _transposed(np.frombuffer(b"".join(rows.series_pairs), np.uint8).reshape(-1, width))
+            if width
+            else _column(np.fromiter(map(len, rows.series_pairs), np.uint16, count)) + b"".join(rows.series_pairs),
+            _column(rows.stamps - first_stamp),
+            _column(sizes),
+            _transposed(heads),
         )
     )
+    assert len(columns) <= MOST_DIRECTORY_BYTES, len(columns)
+    directory = zlib.compress(columns)
     head = _Head(FORMAT, width, count, first_stamp, len(directory), 0)
     rests = b"".join([directory, *[cell[ahead:] for cell in rows.cells]])
     return _HEAD.pack(*head._replace(crc=_crc(head, rests, place))) + rests
@@ -100,6 +102,20 @@ def _transposed(table: UInt8) -> bytes:
     return table.T.tobytes()
 
 
+def _decompressed(stored: bytes, head: _Head) -> bytes:
+    """Return the directory. Raise CorruptRow if it is no text of zlib, or longer than that of a block can be."""
+    row_bytes = _STAMP_BYTES + _SIZE_BYTES + HEAD_BYTES
+    most = min(head.rows * (head.width + row_bytes), MOST_DIRECTORY_BYTES) if head.width else MOST_DIRECTORY_BYTES
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(stored, most + 1)  # one more: the stream's end is read, too
+    except zlib.error as exc:
+        raise CorruptRow(f"the directory of a block is damaged: {exc}") from exc
+    if len(stored) != head.size or len(found) > most or not stream.eof or stream.unused_data:
+        raise CorruptRow(f"the directory of a block has not {head.size} bytes of zlib, or more than {most} bytes")
+    return found
+
+
 class Block:
     """A block that was read. Safe to use in threads."""
 
@@ -113,32 +129,48 @@ class Block:
         if _crc(head, rest, place) != head.crc:
             raise CorruptRow(f"a block of {len(stored)} bytes is damaged: {stored[:40].hex()}")
         self.rows = rows = head.rows
+        if not 0 < rows <= MOST_ROWS:
+            raise CorruptRow(f"a block has 1 to {MOST_ROWS} rows, this one {rows}")
         self._compiled = compiled
-        self._directory = zlib.decompress(rest[: head.size])
+        self._directory = _decompressed(rest[: head.size], head)
         self._width = head.width
         self._pairs = b""  # joined, if all have one width
         self._series_pairs: list[bytes] = []
         at = self._read_pairs()
         stamps = rows_of(self._directory, at, rows, _STAMP_BYTES, compiled=compiled)
         self.stamps: Int64 = np.frombuffer(stamps, "<i8") + head.first_stamp  # of each row's cell, in ms
+        if not 0 <= head.first_stamp <= int(self.stamps.min()):  # less if a sum has more than 63 bits
+            raise CorruptRow(f"write timestamps of a block start at {head.first_stamp}, not at {self.stamps.min()}")
         at += rows * _STAMP_BYTES
         sizes = rows_of(self._directory, at, rows, _SIZE_BYTES, compiled=compiled)
         self._ends = np.empty(rows + 1, np.int32)  # of each cell, after 0
         self._ahead = min(HEAD_BYTES, ends_of(sizes, self._ends, compiled=compiled))
-        self._heads = rows_of(self._directory, at + rows * _SIZE_BYTES, rows, self._ahead, compiled=compiled)
+        if not self._ahead:
+            raise CorruptRow("a cell of a block is empty")
+        at += rows * _SIZE_BYTES
+        self._heads = rows_of(self._directory, at, rows, self._ahead, compiled=compiled)
+        if (end := at + len(self._heads)) != len(self._directory):
+            raise CorruptRow(f"the directory of a block has {len(self._directory)} bytes, wanted {end}")
         self._rests = rest[head.size :]
         if len(self._rests) != int(self._ends[-1]) - rows * self._ahead:
             raise CorruptRow(f"the cells of a block have {self._ends[-1]} bytes, not {len(self._rests)}")
 
     def _read_pairs(self) -> int:
-        """Read the pairs. Return where they end in the directory."""
+        """Read the pairs. Return where they end in the directory. Raise CorruptRow if they do not ascend."""
         if self._width:
             self._pairs = rows_of(self._directory, 0, self.rows, self._width, compiled=self._compiled)
+            own = np.frombuffer(self._pairs, f"S{self._width}")
+            if not (own[:-1] < own[1:]).all():
+                raise CorruptRow("the rows of a block do not ascend")
             return len(self._pairs)
         lengths = rows_of(self._directory, 0, self.rows, _LENGTH_BYTES, compiled=self._compiled)
         ends = len(lengths) + np.cumsum(np.frombuffer(lengths, "<u2"), dtype=np.int64)
         bounds: list[int] = [len(lengths), *ends.tolist()]
+        if bounds[-1] > len(self._directory):
+            raise CorruptRow(f"the directory of a block has {len(self._directory)} bytes, wanted {bounds[-1]}")
         self._series_pairs = [self._directory[at:to] for at, to in pairwise(bounds)]
+        if not all(map(lt, self._series_pairs, self._series_pairs[1:])):
+            raise CorruptRow("the rows of a block do not ascend")
         return bounds[-1]
 
     @property
