@@ -416,8 +416,8 @@ class ColumnBlocks(Protocol):
         """Write sorted cells of points straight to blocks of rows with common prefixes of `width` bytes, where that is
         possible: a cell joins the one that its row has in a block. Return those that were not written: for them
         `Store.put` is the way. These are cells of rows that have others outside of blocks or are written to meanwhile,
-        cells with points that their row has already, and fewer than `least_rows` rows of a prefix without blocks. May
-        be repeated. Raise StoreError: some may be written then."""
+        cells with points that their row has already, few new rows between those of a block, and fewer than
+        `least_rows` rows of a prefix without blocks. May be repeated. Raise StoreError: some may be written then."""
         ...
 
     async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:

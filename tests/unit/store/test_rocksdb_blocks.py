@@ -131,6 +131,17 @@ async def test_cells_that_no_block_can_take_are_left(tmp_path: Path) -> None:
         }
 
 
+async def test_few_new_rows_between_those_of_a_block_are_left(tmp_path: Path) -> None:
+    """To encode a block again for each would take quadratic time where rows come in another order than their keys'."""
+    rows = [b"hour1%03d" % row for row in range(200)]
+    async with opened(tmp_path) as store:
+        assert await written(store, *(Put(row, COLUMN, VALUE) for row in rows)) == []
+        few = [Put(rows[at] + b"+", COLUMN, VALUE) for at in (0, 100, -1)]
+        late = [Put(row, *OTHER[1:]) for row in rows[:2]]
+        assert await written(store, *sorted([*few, *late])) == few[:2]
+        assert await written(store, *(Put(row + b"-", COLUMN, VALUE) for row in rows)) == []
+
+
 async def test_cells_stay_out_of_a_damaged_block(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await fill(store, b"hour1", b"hour2")

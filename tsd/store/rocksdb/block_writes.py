@@ -2,7 +2,7 @@
 
 A cell joins that of its row in a block if both are simple: they have points of different times. What cannot be written
 so stays with the caller, who puts it into the table: cells of rows that have others there, several cells of one row,
-cells without a packed form, and those of a damaged block.
+cells without a packed form, those of a damaged block, and those of few new rows between the rows of a block.
 """
 
 from bisect import bisect_left
@@ -28,6 +28,7 @@ from tsd.store.rocksdb.keys import TIME_BYTES, time_of
 row_of = itemgetter(0)
 
 STEP_ROWS = 1024  # written in one step
+NEW_SHARE = 2  # new rows between those of a block are 1/2 of them or more: each row of the block is encoded again
 SEARCHED_BYTES = 64 << 10  # of a table's cells between those of a step, read at once
 
 
@@ -152,9 +153,11 @@ class _Joined(NamedTuple):
 
 def _joined(cells: BlockCells, stamp: int) -> _Joined:
     """Return what rows become. Those that have the same cell already are not changed."""
-    before = {}
+    before, least = {}, cells.prefix
     if cells.block is not None:
         before = {cell.row: cell for cell in cells.block.cells_of([put.row for put in cells.puts])}
+        if len(cells.puts) * NEW_SHARE < cells.block.block.rows:
+            least = cells.prefix + cells.block.block.series_pairs()[-1]
     made = _Joined([], [], [])
     for put in cells.puts:
         row, column, value = put
@@ -168,6 +171,9 @@ def _joined(cells: BlockCells, stamp: int) -> _Joined:
                 made.left.append(put)
                 continue
             column, value = joined
+        elif row < least:
+            made.left.append(put)
+            continue
         packed = pack(column[len(COLUMN) :], value) if column.startswith(COLUMN) else None
         if packed is None:
             made.left.append(put)
