@@ -3,7 +3,7 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from tsd.errors import CorruptRow
 
@@ -26,6 +26,16 @@ def rows_of(bytes columns not None, Py_ssize_t at, Py_ssize_t rows, Py_ssize_t w
             to[row * width + byte] = column[row]
         column += rows
     return found
+
+
+def ascends(bytes rows not None, Py_ssize_t width):
+    """See tsd.codec.blocks.block."""
+    cdef const char* at = PyBytes_AS_STRING(rows)
+    cdef Py_ssize_t row
+    for row in range(1, PyBytes_GET_SIZE(rows) // width):
+        if memcmp(at + (row - 1) * width, at + row * width, width) >= 0:
+            return False
+    return True
 
 
 def ends_of(bytes sizes not None, int32_t[::1] ends):

@@ -139,8 +139,8 @@ class Block:
         at = self._read_pairs()
         stamps = rows_of(self._directory, at, rows, _STAMP_BYTES, compiled=compiled)
         self.stamps: Int64 = np.frombuffer(stamps, "<i8") + head.first_stamp  # of each row's cell, in ms
-        if not 0 <= head.first_stamp <= int(self.stamps.min()):  # less if a sum has more than 63 bits
-            raise CorruptRow(f"write timestamps of a block start at {head.first_stamp}, not at {self.stamps.min()}")
+        if (first := int(self.stamps.min())) < head.first_stamp or first < 0:  # less if a sum has more than 63 bits
+            raise CorruptRow(f"write timestamps of a block start at {head.first_stamp}, not at {first}")
         at += rows * _STAMP_BYTES
         sizes = rows_of(self._directory, at, rows, _SIZE_BYTES, compiled=compiled)
         self._ends = np.empty(rows + 1, np.int32)  # of each cell, after 0
@@ -159,8 +159,7 @@ class Block:
         """Read the pairs. Return where they end in the directory. Raise CorruptRow if they do not ascend."""
         if self._width:
             self._pairs = rows_of(self._directory, 0, self.rows, self._width, compiled=self._compiled)
-            own = np.frombuffer(self._pairs, f"S{self._width}")
-            if not (own[:-1] < own[1:]).all():
+            if not ascends(self._pairs, self._width, compiled=self._compiled):
                 raise CorruptRow("the rows of a block do not ascend")
             return len(self._pairs)
         lengths = rows_of(self._directory, 0, self.rows, _LENGTH_BYTES, compiled=self._compiled)
@@ -233,6 +232,18 @@ def rows_of(columns: bytes, at: int, rows: int, width: int, *, compiled: bool = 
     if at + rows * width > len(columns):
         raise CorruptRow(f"the directory of a block has {len(columns)} bytes, wanted {at + rows * width}")
     return _transposed(np.frombuffer(columns, np.uint8, rows * width, at).reshape(width, rows))
+
+
+def ascends(rows: bytes, width: int, *, compiled: bool = HAS_LOOP) -> bool:
+    """Return whether each row of a table of bytes comes after the one before it.
+
+    >>> ascends(b"aaabba", 2), ascends(b"aaaaba", 2)
+    (True, False)
+    """
+    if compiled:
+        return _block.ascends(rows, width)
+    own = np.frombuffer(rows, f"S{width}")
+    return bool((own[:-1] < own[1:]).all())
 
 
 def ends_of(sizes: bytes, ends: NDArray[np.int32], *, compiled: bool = HAS_LOOP) -> int:
