@@ -1,26 +1,32 @@
 """Size on disk of some hours of a fleet's metrics: bytes per point of the embedded store and of VictoriaMetrics.
 
 The points are written one cell per point, as OpenTSDB does, and compacted with `tsd compact`: once to rows, and in a
-copy of the store to blocks. Then each system merges its files as far as possible, and the data files are measured. The
-benchmark fails if a point differs before and after.
+copy of the store to blocks. A daemon whose clock is scaled gets the same lines round by round, as agents send them.
+Then each system merges its files as far as possible, and the data files are measured. The benchmark fails if the points
+of two stores differ.
 """
 
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 import numpy as np
+import trio
 from numpy.typing import NDArray
 
 from bench.contents import Contents, stored
 from bench.daemon import run_tsd
 from bench.day import SINGLE_CELLS, log_progress
 from bench.lines import METRICS_A_HOST, ROUND_S, START_S, Load, rounds, series_text
+from bench.pace import Spent, scaled
 from bench.report import machine, publish, table
+from bench.scaled import Timeline
 from bench.table_size import merge_embedded
 from bench.victoria import running_victoria
 from tsd.config.loader import Given
@@ -29,6 +35,9 @@ from tsd.daemon.settings import read_config
 HOUR_S = 3600
 JITTER = 0.05  # fraction of an agent's rounds that come a second early or late
 EMBEDDED, VICTORIA = "tsd, embedded", "VictoriaMetrics"
+SENT_S = 120  # in which all points are sent at their times by a scaled clock
+START_UP_S = 3  # of the daemon
+OVER_S = 600  # after the last hour
 DAYS_START_S = START_S - START_S % 86400  # within one of VictoriaMetrics' months
 
 
@@ -56,6 +65,7 @@ class Figures(NamedTuple):
     before: float  # the compaction
     after: float
     blocks: float  # the same with tsd.storage.blocks
+    sent: float  # of what a daemon has stored that got the points at their times
     victoria: float
 
 
@@ -75,7 +85,7 @@ def disk(hosts: int, hours: int, round_s: int) -> None:
             home.mkdir()
             with (home / "lines").open("wb") as file:
                 file.writelines(lines)
-            found[mix] = Figures(*_embedded(home, fleet.points), _victoria(home, fleet))
+            found[mix] = Figures(*_embedded(home, fleet), _victoria(home, fleet))
             log_progress(mix, str(found[mix]))
     publish("disk", _report(fleet, found), {mix: figures._asdict() for mix, figures in found.items()})
 
@@ -123,9 +133,9 @@ def _jitter(chance: np.random.Generator, hosts: int) -> NDArray[np.int64]:
     return late.astype(np.int64) - early.astype(np.int64)
 
 
-def _embedded(home: Path, points: int) -> tuple[float, float, float]:
-    """Return bytes per point before the compaction, after it, and after one to blocks."""
-    state, copy = home / "state", home / "copy"
+def _embedded(home: Path, fleet: Fleet) -> tuple[float, float, float, float]:
+    """Return bytes per point before the compaction, after it, after one to blocks, and as agents send them."""
+    state, copy, points = home / "state", home / "copy", fleet.points
     log_progress(EMBEDDED, f"writing {points:,} points")
     run_tsd({**SINGLE_CELLS, "tsd.storage.path": str(state)}, "import", str(home / "lines"))
     shutil.copytree(state, copy)
@@ -138,8 +148,28 @@ def _embedded(home: Path, points: int) -> tuple[float, float, float]:
         if contents.digests != contents_after.digests:
             raise SystemExit("the compaction changed points: the figures mean nothing")
         sizes.append(size)
+    log_progress(EMBEDDED, f"sending {points:,} points at their times")
+    _send(home / "agents", fleet, home / "lines")
+    size, contents_after = _measured(home / "agents", points)
+    if contents.digests != contents_after.digests:
+        raise SystemExit("a daemon stores other points: the figures mean nothing")
     before, after, in_blocks = sizes
-    return before, after, in_blocks
+    return before, after, in_blocks, size
+
+
+def _send(state: Path, fleet: Fleet, lines: Path) -> None:
+    """Send each round at its time to a daemon with a scaled clock, until all hours are over."""
+    length_s = fleet.hours * HOUR_S
+    timeline = Timeline(max(length_s / SENT_S, 1), time.monotonic() + START_UP_S, DAYS_START_S)
+    series = fleet.hosts * METRICS_A_HOST
+    with scaled(state, {"tsd.core.auto_create_metrics": "true"}, timeline, Spent(None)) as daemon:
+        with socket.create_connection(("127.0.0.1", daemon.port)) as connection, lines.open("rb") as file:
+            for at in range(fleet.rounds):
+                trio.run(trio.sleep, timeline.real_delay_s(DAYS_START_S + at * fleet.round_s))
+                connection.sendall(b"".join(islice(file, series)))
+            connection.sendall(b"sync\n")
+            connection.recv(1 << 10)
+        trio.run(trio.sleep, timeline.real_delay_s(DAYS_START_S + length_s + OVER_S))
 
 
 def _measured(state: Path, points: int) -> tuple[float, Contents]:
@@ -163,7 +193,7 @@ def _victoria(home: Path, fleet: Fleet) -> float:
 
 def _report(fleet: Fleet, found: Mapping[str, Figures]) -> str:
     rows = [[mix, *(f"{figure:.2f}" for figure in figures)] for mix, figures in found.items()]
-    head = ["mix", "tsd, a cell a point", "tsd, compacted", "tsd, in blocks", "VictoriaMetrics"]
+    head = ["mix", "tsd, a cell a point", "tsd, compacted", "tsd, in blocks", "tsd, as sent", "VictoriaMetrics"]
     return (
         f"Bytes a point on disk: {fleet.points:,} points of {fleet.hosts * METRICS_A_HOST:,} series, one every "
         f"{fleet.round_s} s; {machine()}. Files of the data alone (no journal, no index of series), all merged. "

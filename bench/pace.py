@@ -204,7 +204,7 @@ async def play(
     return sums
 
 
-class _Spent:
+class Spent:
     """Resources of the processes of one run."""
 
     def __init__(self, hbase: Hbase | None, idle_share: float = 0.0) -> None:
@@ -245,7 +245,7 @@ def _ended_s() -> float:
 
 
 @contextmanager
-def scaled(home: Path, settings: dict[str, str], timeline: Timeline, spent: _Spent) -> Iterator[Daemon]:
+def scaled(home: Path, settings: dict[str, str], timeline: Timeline, spent: Spent) -> Iterator[Daemon]:
     """Run a daemon on a timeline, stop it cleanly, and note what it took."""
     given = {
         "tsd.network.port": "0", "tsd.storage.path": str(home), "tsd.log.format": "json",
@@ -275,7 +275,7 @@ def scaled(home: Path, settings: dict[str, str], timeline: Timeline, spent: _Spe
 def _tsd(
     fleet: Fleet, speed: float, home: Path, settings: dict[str, str], hbase: Hbase | None, store_idle_share: float = 0.0
 ) -> Figures:
-    spent, disk, sums = _Spent(hbase, store_idle_share), Disk(home), Sums()
+    spent, disk, sums = Spent(hbase, store_idle_share), Disk(home), Sums()
     timeline = Timeline(speed, time.monotonic() + 3, fleet.start_s)
     first, second = halves(fleet)
     calls = calls_s = idle_s = 0.0
@@ -343,7 +343,7 @@ def _check(name: str, sent: Sums, config: Config) -> None:
 
 
 def _victoria(fleet: Fleet, speed: float, home: Path) -> Figures:
-    spent, disk, sums = _Spent(None), Disk(home), Sums()
+    spent, disk, sums = Spent(None), Disk(home), Sums()
     timeline = Timeline(speed, time.monotonic() + 1, fleet.start_s)
     for number, lines in enumerate(halves(fleet)):
         with running_victoria(home) as peer:
@@ -365,7 +365,7 @@ def _victoria(fleet: Fleet, speed: float, home: Path) -> Figures:
 
 
 def _opentsdb(fleet: Fleet, speed: float, home: Path, hbase: Hbase, idle_share: float) -> Figures:
-    spent = _Spent(hbase, idle_share)
+    spent = Spent(hbase, idle_share)
     settings = hbase.settings(home.name)
     past = fleet._replace(start_s=next_hour_s() - (math.ceil(fleet.hours) + 3) * HOUR_S)
     with running_opentsdb(home, hbase, settings, compacts=True) as peer:
