@@ -48,7 +48,7 @@ def test_every_cell_comes_back(rows: Rows, data: st.DataObject, compiled: bool) 
     assert block.series_pairs() == rows.series_pairs
     assert block.stamps.tolist() == rows.stamps.tolist()
     assert block.sizes.tolist() == list(map(len, rows.cells))
-    assert [block.cell(row) for row in range(count)] == rows.cells
+    assert block.cells(np.arange(count)) == rows.cells
     some = data.draw(st.lists(st.integers(0, count - 1)))
     stamps = [int(rows.stamps[row]).to_bytes(8, "big") for row in some]
     wanted = [stamp + with_checksum(rows.cells[row]) for stamp, row in zip(stamps, some, strict=True)]
@@ -131,7 +131,7 @@ def shown(stored: bytes, compiled: bool) -> Rows | None:
     pairs, rows = block.series_pairs(), range(block.rows)
     assert 0 < len(pairs) == block.rows <= ROWS_LIMIT
     assert block.find(pairs).tolist() == [block.find([one])[0] for one in pairs] == list(rows)
-    cells = [block.cell(row) for row in rows]
+    cells = block.cells(np.array(rows, np.intp))
     assert [len(cell) for cell in cells] == block.sizes.tolist()
     wanted = [
         stamp.to_bytes(8, "big") + with_checksum(cell) for stamp, cell in zip(block.stamps.tolist(), cells, strict=True)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.packing.cell import with_checksum
+from tsd.codec.packing.cell import CHECKSUM_BYTES, with_checksum
 from tsd.codec.points import Int64
 from tsd.errors import CorruptRow
 
@@ -213,9 +213,9 @@ class Block:
                 high = middle
         return low if low < self.rows and pairs[low * width : (low + 1) * width] == wanted else -1
 
-    def cell(self, row: int) -> bytes:
-        """Return the packed cell of a row, without its checksum."""
-        return _cell_of(self._heads, self._ahead, self._rests, self._ends, row)
+    def cells(self, rows: NDArray[np.intp]) -> list[bytes]:
+        """Return the packed cells of some rows, without their checksums."""
+        return [stored[_STAMP_BYTES:-CHECKSUM_BYTES] for stored in self.stored_cells(rows)]
 
     def stored_cells(self, rows: NDArray[np.intp]) -> list[bytes]:
         """Return the cells of some rows, each as its write timestamp, big-endian, and the packed cell with its

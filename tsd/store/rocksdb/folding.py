@@ -152,12 +152,13 @@ def _joined(block: StoredBlock, rows: Rows) -> Rows:
     kept = ~block.dropped
     found = block.block.find(rows.series_pairs)
     kept[found[found >= 0]] = False
-    series_pairs, stamps = block.block.series_pairs(), block.block.stamps
-    every = [(series_pairs[row], int(stamps[row]), block.block.cell(row)) for row in np.flatnonzero(kept).tolist()]
+    places, series_pairs = np.flatnonzero(kept), block.block.series_pairs()
+    stamps, cells = block.block.stamps[places].tolist(), block.block.cells(places)
+    every = list(zip([series_pairs[at] for at in places.tolist()], stamps, cells, strict=True))
     every += zip(rows.series_pairs, rows.stamps.tolist(), rows.cells, strict=True)
     every.sort(key=itemgetter(0))
-    names, times, cells = zip(*every, strict=True)
-    return Rows(names, np.array(times, np.int64), cells)
+    names, times, joined = zip(*every, strict=True)
+    return Rows(names, np.array(times, np.int64), joined)
 
 
 def _blocks(rows: Rows) -> Iterator[Rows]:
